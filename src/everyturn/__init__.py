@@ -1,0 +1,1 @@
+"""everyturn: every turn an agent takes is a row you can query."""
