@@ -1,0 +1,47 @@
+# Everything here runs in .venv, which the first target that needs it sets up by itself.
+# Paths are relative on purpose: the folder's own path may hold spaces.
+
+PY := .venv/bin/python
+STAMP := .venv/.installed
+LAST ?= 10
+# The suite is spread over the cores; each worker gets its own throw-away databases.
+PYTEST_ARGS ?= -n auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+$(STAMP): pyproject.toml scripts/venv
+	@scripts/venv
+	@touch $@
+
+setup: $(STAMP)  ## Set up .venv (the other targets do it by themselves)
+
+demo: $(STAMP)  ## Review this repository's last commits, then ask the database what happened
+	@$(PY) examples/review_bot.py review --local . --last $(LAST)
+	@$(PY) examples/review_bot.py report
+
+test: $(STAMP)  ## Run the tests
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)  ## Lint, formatting, types, and which module may import which
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m mypy examples
+	.venv/bin/lint-imports
+
+format: $(STAMP)  ## Let ruff format and fix what it can
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(STAMP)  ## Measure against the targets, as ratios within one run
+	@$(PY) -m benchmarks
+
+docs: $(STAMP)  ## Write the generated pages of docs/ again
+	@$(PY) scripts/docs.py
+
+clean:  ## Remove .venv and what the tools left behind
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
