@@ -116,7 +116,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(forge_module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         post(forge, body="[rule] more")
     assert forge.store.read_text() == before
