@@ -1,0 +1,7 @@
+"""`python -m everyturn.cli`."""
+
+import sys
+
+from everyturn.cli import main
+
+sys.exit(main())

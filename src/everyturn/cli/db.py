@@ -1,0 +1,158 @@
+"""`everyturn db`: the database itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everyturn.cli.command import DatabaseOption, Session, Settings, command, noun
+from everyturn.cli.filters import JsonOption
+from everyturn.cli.output import Output
+
+if TYPE_CHECKING:
+    pass
+
+app = noun("The database itself: set up, look after, move.")
+
+
+@command(app, "init")
+async def init(session: Session, json: JsonOption = False) -> None:
+    """Set up the database: its directory and server when it is an embedded one, and the tables.
+
+    Does nothing to a database that is set up already.
+    """
+    with session.place() as place:
+        done = await _migrate(place.url)
+        if json:
+            session.out.json({"database": place.shown, "applied": done})
+        else:
+            session.out.line("Set up." if done else "Already set up.")
+
+
+@command(app, "migrate")
+async def migrate(
+    session: Session,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 when migrations are due.")
+    ] = False,
+    json: JsonOption = False,
+) -> int:
+    """Bring the tables to this version of everyturn."""
+    with session.place() as place:
+        names = await _pending(place.url) if check else await _migrate(place.url)
+    if json:
+        session.out.json({"pending" if check else "applied": names})
+    elif names:
+        for name in names:
+            session.out.line(f"{'pending' if check else 'applied'}\t{name}")
+    else:
+        session.out.note("Nothing to apply.")
+    return 1 if check and names else 0
+
+
+async def _migrate(url: str) -> list[str]:
+    from everyturn.database import Database
+
+    db = Database(url)
+    try:
+        return await db.migrate()
+    finally:
+        await db.close()
+
+
+async def _pending(url: str) -> list[str]:
+    import psycopg
+
+    from everyturn.connection import unreachable
+    from everyturn.migrate import applied, pending
+
+    try:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
+            return pending(await applied(conn))
+    except psycopg.OperationalError as error:
+        raise unreachable(url, error) from error
+
+
+@command(app, "url")
+async def url(session: Session) -> None:
+    """Print the database's URL, as psql takes it. A password in it is printed too.
+
+    The server of an embedded database runs only while some process uses it: `everyturn db shell` does.
+    """
+    with session.place() as place:
+        session.out.line(place.url)
+
+
+@command(app, "status")
+async def status(session: Session, json: JsonOption = False) -> int:
+    """Show what the database is, whether its tables are up to date, and how much is in them.
+
+    Exits 1 when migrations are due.
+    """
+    out = session.out
+    with session.place() as place:
+        from everyturn.database import Database
+
+        db = Database(place.url)
+        try:
+            due = await _pending(place.url)
+            server = (await db.query("server_facts"))[0]
+            tables = [] if due else await db.query("database_status")
+            facts = {"database": place.shown, "embedded": place.embedded, **server, "pending": due}
+        finally:
+            await db.close()
+    if json:
+        out.json({**facts, "tables": tables})
+    else:
+        out.fields({**facts, "pending": ", ".join(due) or "none"})
+        out.fields(
+            {f"rows of {table['name']}": f"{table['rows']} ({_size(table['bytes'])})" for table in tables}
+        )
+    if due:
+        out.warn("The tables are not those of this version; run `everyturn db migrate`.")
+    return 1 if due else 0
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+@app.command(
+    "shell",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": ["--help"],
+    },
+)
+def shell(ctx: typer.Context, database: DatabaseOption = None) -> None:
+    """Open psql on the database. What follows is passed to psql: `everyturn db shell -c "select …"`.
+
+    Exits as psql does.
+    """
+    from everyturn.embedded import binary
+
+    settings = (ctx.find_root().obj or Settings()).over(database, False)
+    session = Session(settings, Output(quiet=settings.quiet))
+    with session.place() as place:
+        session.out.flush()
+        code = _run_interruptibly([str(binary("psql")), "--dbname", place.url, *ctx.args])
+    raise typer.Exit(code)
+
+
+def _run_interruptibly(command_line: list[str]) -> int:
+    """Run a program that shares the terminal: Ctrl-C is its to deal with, and the server must outlive it."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        code = subprocess.run(command_line, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - code if code < 0 else code

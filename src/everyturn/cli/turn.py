@@ -1,0 +1,139 @@
+"""`everyturn turn`: the log, turn by turn."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from everyturn.cli.command import Session, command, noun
+from everyturn.cli.filters import (
+    AgentOption,
+    AllOption,
+    ConversationOption,
+    IdArgument,
+    JsonOption,
+    LimitOption,
+    SinceOption,
+    ToolOption,
+    UntilOption,
+    WhereOption,
+    as_matching,
+    parse_where,
+    rows_wanted,
+)
+from everyturn.cli.output import Column, Output, Row
+from everyturn.cli.paging import DEFAULT_LIMIT, pages
+from everyturn.cli.text import as_json
+from everyturn.errors import TurnNotFound
+
+app = noun("Turns: what agents said and did.")
+
+SUMMARY = 500
+COLUMNS = [
+    Column("created_at"),
+    Column("id", whole=True),
+    Column("conversation", only_piped=True),
+    Column("agent"),
+    Column("kind"),
+    Column("tool"),
+    Column("summary", flexible=True),
+]
+_KEYS = ("id", "seq", "conversation", "agent", "kind", "payload", "created_at")
+
+
+class Kind(StrEnum):
+    user = "user"
+    model = "model"
+    tool_call = "tool_call"
+    tool_result = "tool_result"
+    error = "error"
+
+
+KindOption = Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.")]
+
+
+@command(app, "list")
+async def list_turns(
+    session: Session,
+    conversation: ConversationOption = None,
+    agent: AgentOption = None,
+    kind: KindOption = None,
+    tool: ToolOption = None,
+    where: WhereOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    oldest_first: Annotated[
+        bool | None,
+        typer.Option("--oldest-first/--newest-first", help="Order, by seq.", show_default=False),
+    ] = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    everything: AllOption = False,
+    json: JsonOption = False,
+) -> None:
+    """List turns.
+
+    The turns of one conversation come in the order of the log, all others newest first.
+    """
+    forward = oldest_first if oldest_first is not None else conversation is not None
+    wanted = parse_where(where)
+    filters = {
+        "conversation": conversation,
+        "agent": agent,
+        "kind": kind,
+        "tool": tool,
+        # Apart, because there is an index on it.
+        "repo": wanted.pop("repo", None),
+        "matching": as_matching(wanted),
+        "since": since,
+        "until": until,
+    }
+    rows = rows_wanted(limit, everything)
+    async with session.as_it_is() as db:
+        await session.out.listing(
+            COLUMNS,
+            pages(
+                db, "turns_matching", limit=rows, **filters, oldest_first=forward, clip=SUMMARY, whole=json
+            ),
+            limit=rows,
+            json=json,
+            document=as_document,
+            empty="No turns match.",
+        )
+
+
+@command(app, "show")
+async def show_turn(session: Session, id: IdArgument, json: JsonOption = False) -> None:
+    """Show one turn, whole, and how it was judged."""
+    async with session.as_it_is() as db:
+        found = await db.query("turn_with_verdicts", id=id)
+        if not found:
+            raise TurnNotFound(f"There is no turn {id}. `everyturn turn list` shows the ids of turns.")
+        row = found[0]
+        if json:
+            session.out.json(
+                as_document(row) | {"embedded_by": row["embedded_by"], "verdicts": row["verdicts"]}
+            )
+        else:
+            show(session.out, row)
+
+
+def as_document(row: Row) -> dict[str, Any]:
+    """A turn as JSON output has it: the columns of the table."""
+    return {key: row[key] for key in _KEYS}
+
+
+def show(out: Output, row: Row) -> None:
+    fields = {
+        key: row[key] for key in ("id", "conversation", "seq", "agent", "kind", "created_at", "embedded_by")
+    }
+    for key, value in (
+        row["payload"].items() if isinstance(row["payload"], dict) else [("payload", row["payload"])]
+    ):
+        structured = isinstance(value, dict | list)
+        fields[f"payload.{key}"] = as_json(value, indent=2 if out.terminal else None) if structured else value
+    for verdict in row["verdicts"]:
+        said = f"{verdict['verdict']}: {verdict['rationale']}" if verdict["rationale"] else verdict["verdict"]
+        fields[f"verdict of {verdict['evaluator']} at {verdict['created_at']}"] = said
+    out.fields(fields)
