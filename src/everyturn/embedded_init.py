@@ -38,10 +38,12 @@ def ensure_data(place: Place, starting: int) -> None:
     initdb works in a directory of its own, which is then moved into place with PG_VERSION last: killed at any
     instant, the next start either finishes the move or begins again.
     """
+    made = place.initialising
     if place.version_file.exists():
         _check_version(place)
+        if made.exists():
+            shutil.rmtree(made, ignore_errors=True)
         return
-    made = place.initialising
     if not (made / _COMPLETE).exists():
         shutil.rmtree(made, ignore_errors=True)
         _initdb(place, made, starting)

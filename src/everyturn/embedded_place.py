@@ -51,7 +51,10 @@ def default_directory() -> Path:
     """The directory of the embedded server when none is named, under the user's data directory."""
     import platformdirs
 
-    path = platformdirs.user_data_path("everyturn") / "postgres"
+    try:
+        path = platformdirs.user_data_path("everyturn") / "postgres"
+    except (RuntimeError, KeyError):
+        path = Path("~")
     if not path.is_absolute():
         raise DatabaseUnavailable(
             f"No home directory is known for uid {os.geteuid()}, so the embedded database has no default "

@@ -19,7 +19,8 @@ from .errors import DatabaseUnavailable
 LONGEST_START = 300.0
 """Seconds: a server that was killed under load first replays its write-ahead log."""
 
-_PATIENCE_WITHOUT_SOCKET = 2.0
+_PATIENCE_WITHOUT_SOCKET = 1.0
+_PATIENCE_WHEN_REFUSED = 30.0
 _LOG_LIMIT = 4 * 1024 * 1024
 
 
@@ -29,6 +30,7 @@ class Unreachable(DatabaseUnavailable):
 
 def attach_or_start(place: Place, starting: int) -> str:
     """The socket directory of the directory's server, which answers and has our database."""
+    began = time.monotonic()
     while True:
         server_lock = lock(place.server, fcntl.LOCK_EX, seconds=0, place=place)
         if server_lock is None:
@@ -41,8 +43,13 @@ def attach_or_start(place: Place, starting: int) -> str:
                     _launch(place, server_lock)
                     continue
         if found is not None:
-            _ensure_database(found)
-            return found
+            refused = _ensure_database(found)
+            if refused is None:
+                return found
+            # It may be going down, coming up after a crash, or out of connections for the moment.
+            if time.monotonic() - began > _PATIENCE_WHEN_REFUSED:
+                raise DatabaseUnavailable(f"The server of {place.directory} refuses connections: {refused}")
+            time.sleep(0.01)
 
 
 def _foreign(place: Place) -> str | None:
@@ -61,7 +68,8 @@ def _answering(place: Place, alive: Callable[[], bool]) -> str | None:
         if len(lines) >= 8 and lines[7].strip() == "ready":
             if _accepts(lines[4]):
                 if not place.facts.exists():
-                    _copy(place.pid_file, place.facts, place)
+                    with contextlib.suppress(OSError):
+                        _copy(place.pid_file, place.facts, place)
                 return lines[4]
             if time.monotonic() - began > _PATIENCE_WITHOUT_SOCKET:
                 raise Unreachable(
@@ -161,18 +169,16 @@ def _accepts(directory: str) -> bool:
     return True
 
 
-def _ensure_database(sockets: str) -> None:
+def _ensure_database(sockets: str) -> str | None:
+    """Make our database when it is missing; returns why the server would not have us, if it would not."""
     import psycopg
     from psycopg import sql
 
     try:
         with psycopg.connect(url(sockets, ADMIN_DATABASE), autocommit=True, connect_timeout=30) as connection:
-            if (
-                connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
-                is None
-            ):
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+            if found is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
     except psycopg.Error as error:
-        raise DatabaseUnavailable(
-            f"The embedded server in {sockets} refused us: {str(error).strip()}."
-        ) from error
+        return str(error).strip() or type(error).__name__
+    return None
