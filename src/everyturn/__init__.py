@@ -1,1 +1,94 @@
-"""everyturn: every turn an agent takes is a row you can query."""
+"""everyturn: agents whose tools, memory, conversation log, events, evals and datasets live in one Postgres.
+
+Every turn an agent takes is a row you can query. The public names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import Agent as Agent
+    from .context import Context as Context
+    from .database import Database as Database
+    from .database import connect as connect
+    from .embed import Embedder as Embedder
+    from .errors import ConversationConflict as ConversationConflict
+    from .errors import ConversationNotFound as ConversationNotFound
+    from .errors import DatabaseUnavailable as DatabaseUnavailable
+    from .errors import DatasetNotFound as DatasetNotFound
+    from .errors import EmbedderError as EmbedderError
+    from .errors import EveryturnError as EveryturnError
+    from .errors import ImplementationChanged as ImplementationChanged
+    from .errors import InvalidValue as InvalidValue
+    from .errors import MaxTurnsExceeded as MaxTurnsExceeded
+    from .errors import MigrationError as MigrationError
+    from .errors import ModelError as ModelError
+    from .errors import QueryNotFound as QueryNotFound
+    from .errors import RateBudgetExceeded as RateBudgetExceeded
+    from .errors import ToolArgumentsError as ToolArgumentsError
+    from .errors import ToolDefinitionError as ToolDefinitionError
+    from .errors import TurnNotFound as TurnNotFound
+    from .evals import Eval as Eval
+    from .events import EventRecord as EventRecord
+    from .events import EventStore as EventStore
+    from .history import last_turns as last_turns
+    from .history import token_budget as token_budget
+    from .hooks import EvalHooks as EvalHooks
+    from .messages import AssistantMessage as AssistantMessage
+    from .messages import ModelRequest as ModelRequest
+    from .messages import ModelTurn as ModelTurn
+    from .messages import ReasoningDelta as ReasoningDelta
+    from .messages import TextDelta as TextDelta
+    from .messages import ToolCall as ToolCall
+    from .messages import ToolCallDelta as ToolCallDelta
+    from .messages import ToolMessage as ToolMessage
+    from .messages import UserMessage as UserMessage
+    from .stream import StreamEvent as StreamEvent
+    from .tools import RateBudget as RateBudget
+    from .tools import Tool as Tool
+    from .tools import tool as tool
+    from .turns import NewTurn as NewTurn
+    from .turns import TurnHit as TurnHit
+    from .values import Conversation as Conversation
+    from .values import RunResult as RunResult
+    from .values import Turn as Turn
+    from .values import Usage as Usage
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "agent": "Agent",
+    "context": "Context",
+    "database": "Database connect",
+    "embed": "Embedder",
+    "errors": "ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound EmbedderError "
+    "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MigrationError ModelError QueryNotFound "
+    "RateBudgetExceeded ToolArgumentsError ToolDefinitionError TurnNotFound",
+    "evals": "Eval",
+    "events": "EventRecord EventStore",
+    "history": "last_turns token_budget",
+    "hooks": "EvalHooks",
+    "messages": "AssistantMessage ModelRequest ModelTurn ReasoningDelta TextDelta ToolCall ToolCallDelta "
+    "ToolMessage UserMessage",
+    "stream": "StreamEvent",
+    "tools": "RateBudget Tool tool",
+    "turns": "NewTurn TurnHit",
+    "values": "Conversation RunResult Turn Usage",
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'everyturn' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -96,3 +96,7 @@ class StreamBroken(ModelError):
     def __init__(self, message: str, usage: Usage | None = None) -> None:
         super().__init__(message)
         self.usage = usage
+
+
+class RunNotFound(EveryturnError, LookupError):
+    """No stream event of this run is stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from importlib.resources import files
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, sql
@@ -90,9 +90,10 @@ async def migrate(conn: AsyncConnection[Any]) -> list[str]:
                     continue
                 if not now and not done:
                     await _create_extension(conn)
-                await conn.execute(cast(LiteralString, text))
+                await conn.execute(text)
                 await conn.execute(
-                    "INSERT INTO everyturn_migrations (name, checksum) VALUES (%s, %s)", (name, _checksum(text))
+                    "INSERT INTO everyturn_migrations (name, checksum) VALUES (%s, %s)",
+                    (name, _checksum(text)),
                 )
                 now.append(name)
         except psycopg.errors.InsufficientPrivilege as error:
@@ -139,7 +140,7 @@ async def apply_database_settings(conn: AsyncConnection[Any]) -> bool:
             for name, value in DATABASE_SETTINGS.items():
                 await conn.execute(
                     sql.SQL("ALTER DATABASE {} SET {} = {}").format(
-                        sql.Identifier(row[0]), sql.SQL(cast(LiteralString, name)), sql.Literal(value)
+                        sql.Identifier(row[0]), sql.SQL(name), sql.Literal(value)
                     )
                 )
     except psycopg.Error as error:

@@ -7,7 +7,7 @@
 --          recorded   no ending and no run: turns appended by hand, or memory written outside a run
 -- Every filter may be left empty: status, agent (of the first turn), conversation.
 -- before   the last_seq of the last row of the page before; empty for the first page
--- page     the number of rows
+-- limit    how many rows; NULL for all
 
 WITH spans AS (
     SELECT t.conversation, min(t.seq) AS first_seq, max(t.seq) AS last_seq, count(*) AS turns
@@ -52,8 +52,7 @@ judged AS (
                   jsonb_path_exists(t.payload, '$.toolCalls[*]') AS asks
              FROM agent_turns t
             WHERE t.conversation = s.conversation
-              AND NOT (t.kind = 'tool_result' AND t.payload ->> 'toolCallId' IS NULL
-                       AND t.payload ->> 'toolName' IN ('memory.remember', 'memory.supersede', 'memory.forget'))
+              AND NOT (t.kind = 'tool_result' AND t.payload ->> 'toolCallId' IS NULL)
               AND NOT (t.kind = 'error' AND coalesce(t.payload ->> 'stage', '') = 'hook')
             ORDER BY t.seq DESC
             LIMIT 1) AS ending ON true
@@ -64,4 +63,4 @@ SELECT j.id, j.agent, j.status, j.turns, j.started_at, j.updated_at, j.last_seq,
    AND (nullif(:'agent'::text, '') IS NULL OR j.agent = :'agent'::text)
    AND (nullif(:'before'::text, '') IS NULL OR j.last_seq < nullif(:'before'::text, '')::bigint)
  ORDER BY j.last_seq DESC
- LIMIT :'page'::bigint;
+ LIMIT :'limit'::bigint;

@@ -8,7 +8,7 @@
 --   status         one of the above
 --   since, until   started within [since, until)
 -- before   the first_id of the last row of the page before; empty for the first page
--- page     the number of rows
+-- limit    how many rows; NULL for all
 
 WITH spans AS (
     SELECT e.run_id, min(e.id) AS first_id, max(e.id) AS last_id, count(*) AS events, max(e.turn) AS turns,
@@ -37,4 +37,4 @@ SELECT s.run_id, first_event.agent_id, first_event.agent_name, ending.status, s.
    AND (nullif(:'until'::text, '') IS NULL OR s.started_at < nullif(:'until'::text, '')::timestamptz)
    AND (nullif(:'before'::text, '') IS NULL OR s.first_id < nullif(:'before'::text, '')::bigint)
  ORDER BY s.first_id DESC
- LIMIT :'page'::bigint;
+ LIMIT :'limit'::bigint;

@@ -2,7 +2,7 @@
 --
 -- agent        may be left empty
 -- after_agent, after_name   agent and name of the last row of the page before; empty for the first page
--- page         the number of rows
+-- limit        how many rows; NULL for all
 
 SELECT r.agent, r.name, r.description, r.schema, r.impl_hash, r.rate_budget, r.updated_at,
        (SELECT max(t.created_at)
@@ -13,4 +13,4 @@ SELECT r.agent, r.name, r.description, r.schema, r.impl_hash, r.rate_budget, r.u
  WHERE (nullif(:'agent'::text, '') IS NULL OR r.agent = :'agent'::text)
    AND (r.agent, r.name) > (coalesce(:'after_agent'::text, ''), coalesce(:'after_name'::text, ''))
  ORDER BY r.agent, r.name
- LIMIT :'page'::bigint;
+ LIMIT :'limit'::bigint;

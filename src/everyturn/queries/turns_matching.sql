@@ -7,7 +7,7 @@
 --   since, until                  created_at within [since, until)
 -- oldest_first   true: from `after` on, by seq; false: down from `before`
 -- after, before  the seq of the last row of the page before; empty for the first page
--- page           the number of rows
+-- limit          how many rows; NULL for all
 -- clip           the number of characters of the summary
 -- whole          true to fetch the payload too
 
@@ -31,14 +31,14 @@ page AS (
       WHERE :'oldest_first'::boolean
         AND (nullif(:'after'::text, '') IS NULL OR seq > nullif(:'after'::text, '')::bigint)
       ORDER BY seq
-      LIMIT :'page'::bigint)
+      LIMIT :'limit'::bigint)
     UNION ALL
     (SELECT *
        FROM matching
       WHERE NOT :'oldest_first'::boolean
         AND (nullif(:'before'::text, '') IS NULL OR seq < nullif(:'before'::text, '')::bigint)
       ORDER BY seq DESC
-      LIMIT :'page'::bigint)
+      LIMIT :'limit'::bigint)
 )
 SELECT p.id, p.seq, p.conversation, p.agent, p.kind, p.payload ->> 'toolName' AS tool, p.created_at,
        left(CASE p.kind

@@ -1,0 +1,41 @@
+"""What Postgres says, as everyturn's own errors. Told apart by SQLSTATE, never by constraint names."""
+
+from __future__ import annotations
+
+import psycopg
+
+from .errors import DatabaseUnavailable, EveryturnError, InvalidValue, MigrationError
+
+# admin shutdown, crash shutdown, cannot connect now
+_GOING_AWAY = frozenset(("57P01", "57P02", "57P03", "57P05"))
+
+
+def connection_lost(error: psycopg.Error, conn: psycopg.AsyncConnection[object] | None) -> bool:
+    """Whether this error means that the connection is gone, not that the statement was refused."""
+    state = error.sqlstate
+    if state is None:
+        return conn is None or conn.closed or isinstance(error, psycopg.InterfaceError)
+    return state in _GOING_AWAY or state.startswith("08")
+
+
+def translate(error: psycopg.Error) -> EveryturnError:
+    """The everyturn error for a refused statement, with the original as its cause."""
+    state = error.sqlstate or ""
+    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    translated: EveryturnError
+    if state == "53100":
+        translated = DatabaseUnavailable(
+            f"The database's disk is full ({said}). Nothing of this write was stored; free space and write again."
+        )
+    elif state == "25006":
+        translated = DatabaseUnavailable(f"The database takes no writes ({said}). Connect to the primary server.")
+    elif state == "" or state[:2] in ("08", "53", "57", "58", "XX"):
+        translated = DatabaseUnavailable(f"The database could not do this: {said}.")
+    elif state in ("42P01", "42703", "42883", "3F000"):
+        translated = MigrationError(f"The database lacks a part of the contract: {said}. Run `everyturn db migrate`.")
+    elif state[:2] in ("22", "23", "54"):
+        translated = InvalidValue(f"Postgres refused the row: {said}. Nothing of it was stored.")
+    else:
+        translated = EveryturnError(f"Postgres refused the statement ({state}): {said}.")
+    translated.__cause__ = error
+    return translated
