@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml scripts/venv
 	@touch $@
 
 setup: $(STAMP)  ## Set up .venv (the other targets do it by themselves)
+	@:
 
 demo: $(STAMP)  ## Review this repository's last commits, then ask the database what happened
 	@$(PY) examples/review_bot.py review --local . --last $(LAST)

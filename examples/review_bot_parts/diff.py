@@ -41,8 +41,7 @@ def hunks(diff: str) -> list[Hunk]:
     found = []
     for path, hunk, key in _walk(_parse(diff)):
         lines = tuple(
-            (line.target_line_no or 0, line.value.rstrip("\r\n"), line.is_added)
-            for line in hunk.target_lines()
+            (line.target_line_no or 0, line.value.rstrip("\r\n"), line.is_added) for line in hunk.target_lines()
         )
         if any(is_added for _, _, is_added in lines):
             found.append(Hunk(path=path, hash=key, start=hunk.target_start, lines=lines))

@@ -54,9 +54,7 @@ class Forge(Protocol):
     def diff(self, repo: str, pr: int) -> str:
         """The unified diff of a pull request, each hunk's header naming its hash."""
 
-    def post_review_comment(
-        self, repo: str, pr: int, path: str, line: int, body: str, hunk_hash: str
-    ) -> Comment:
+    def post_review_comment(self, repo: str, pr: int, path: str, line: int, body: str, hunk_hash: str) -> Comment:
         """Hang a comment on a line of the diff; the same words on the same hunk are one comment."""
 
 
@@ -83,9 +81,7 @@ class LocalForge:
         """Every comment, in the order they were posted."""
         return [Comment(**comment) for comment in self._read()["comments"]]
 
-    def post_review_comment(
-        self, repo: str, pr: int, path: str, line: int, body: str, hunk_hash: str
-    ) -> Comment:
+    def post_review_comment(self, repo: str, pr: int, path: str, line: int, body: str, hunk_hash: str) -> Comment:
         """Hang a comment on a line of the diff; the same words on the same hunk are one comment."""
         hunk = self._hunks(repo, pr).get(hunk_hash)
         if hunk is None or hunk.path != path:
@@ -139,9 +135,7 @@ class LocalForge:
         return state
 
     def _replace(self, text: str) -> None:
-        descriptor, name = tempfile.mkstemp(
-            dir=self.store.parent, prefix=f"{self.store.name}.", suffix=".new"
-        )
+        descriptor, name = tempfile.mkstemp(dir=self.store.parent, prefix=f"{self.store.name}.", suffix=".new")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -49,9 +49,7 @@ def parse(lines: Sequence[str]) -> Fragment | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
             continue
         offset = first - len(head) - 1
-        comments = tuple(
-            (token.start[0] + offset, token.string) for token in tokens if token.type == tokenize.COMMENT
-        )
+        comments = tuple((token.start[0] + offset, token.string) for token in tokens if token.type == tokenize.COMMENT)
         return Fragment(tree, comments, offset)
     return None
 
@@ -110,9 +108,7 @@ def _endings(code: Sequence[str]) -> list[str]:
     open_tries: list[int] = []
     for line in code:
         indent = _indent(line)
-        open_tries = [
-            level for level in open_tries if level < indent or (level == indent and not _ends_try(line))
-        ]
+        open_tries = [level for level in open_tries if level < indent or (level == indent and not _ends_try(line))]
         if re.match(r"\s*try\s*:", line):
             open_tries.append(indent)
     endings.extend(" " * level + "finally: pass" for level in reversed(open_tries))

@@ -30,9 +30,7 @@ def rule(name: str, *kinds: type[ast.AST]) -> Callable[[Check], Check]:
 @rule("bare-except", ast.ExceptHandler)
 def bare_except(node: ast.ExceptHandler, place: Place) -> str | None:
     if node.type is None and not _reraises(node):
-        return (
-            "This also catches KeyboardInterrupt and SystemExit; name the exceptions that are expected here."
-        )
+        return "This also catches KeyboardInterrupt and SystemExit; name the exceptions that are expected here."
     return None
 
 
@@ -50,9 +48,7 @@ def mutable_default(node: Function | ast.Lambda, place: Place) -> str | None:
         made = isinstance(default, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
         empty = isinstance(default, ast.Call) and dotted(default.func) in {"list", "dict", "set"}
         if made or empty:
-            return (
-                f"The default `{ast.unparse(default)[:40]}` is made once and shared by all calls; use None."
-            )
+            return f"The default `{ast.unparse(default)[:40]}` is made once and shared by all calls; use None."
     return None
 
 
@@ -61,9 +57,7 @@ def leftover_debugger(node: ast.Import | ast.ImportFrom | ast.Call, place: Place
     if isinstance(node, ast.Call):
         found = dotted(node.func) in {"breakpoint", "pdb.set_trace", "ipdb.set_trace", "pudb.set_trace"}
     else:
-        names = (
-            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-        )
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
         found = any(name.split(".")[0] in {"ipdb", "pudb"} or name == "pdb" for name in names)
     return "A debugger was left in." if found else None
 
@@ -73,9 +67,7 @@ def leftover_print(node: ast.Call, place: Place) -> str | None:
     if dotted(node.func) != "print" or node.keywords or not node.args or place.is_script or place.is_test:
         return None
     first = node.args[0]
-    says_debug = (
-        isinstance(first, ast.Constant) and isinstance(first.value, str) and _DEBUG_WORDS.search(first.value)
-    )
+    says_debug = isinstance(first, ast.Constant) and isinstance(first.value, str) and _DEBUG_WORDS.search(first.value)
     dumps = isinstance(first, ast.Call) and dotted(first.func) in {"type", "dir", "vars", "locals", "globals"}
     # f"{x=}" is parsed into the text "x=" before the value.
     shows = isinstance(first, ast.JoinedStr) and any(
@@ -130,11 +122,7 @@ def literal_identity(node: ast.Compare, place: Place) -> str | None:
 @rule("eval-input", ast.Call)
 def eval_input(node: ast.Call, place: Place) -> str | None:
     if dotted(node.func) in {"eval", "exec"} and node.args and not isinstance(node.args[0], ast.Constant):
-        return (
-            None
-            if place.is_test
-            else f"`{dotted(node.func)}` runs whatever it is given; parse the value instead."
-        )
+        return None if place.is_test else f"`{dotted(node.func)}` runs whatever it is given; parse the value instead."
     return None
 
 
@@ -145,11 +133,7 @@ def shell_injection(node: ast.Call, place: Place) -> str | None:
         keyword.arg == "shell" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         for keyword in node.keywords
     )
-    if (
-        (by_shell or name in {"os.system", "os.popen"})
-        and node.args
-        and not isinstance(node.args[0], ast.Constant)
-    ):
+    if (by_shell or name in {"os.system", "os.popen"}) and node.args and not isinstance(node.args[0], ast.Constant):
         return "A shell reads whatever was put into this command; pass a list of arguments without a shell."
     return None
 

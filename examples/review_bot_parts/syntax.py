@@ -38,11 +38,7 @@ class Place:
     @property
     def is_test(self) -> bool:
         path = PurePosixPath(self.path)
-        return (
-            bool(_TEST_PARTS & set(path.parts))
-            or path.name.startswith("test_")
-            or path.stem.endswith("_test")
-        )
+        return bool(_TEST_PARTS & set(path.parts)) or path.name.startswith("test_") or path.stem.endswith("_test")
 
     @property
     def is_script(self) -> bool:
@@ -65,9 +61,7 @@ def judge(path: str, lines: Sequence[tuple[int, str, bool]], rules: Rules) -> It
     yield from _visit(fragment.tree, Place(path), fragment, numbers, rules)
 
 
-def _visit(
-    node: ast.AST, place: Place, fragment: Fragment, numbers: Sequence[int], rules: Rules
-) -> Iterator[Note]:
+def _visit(node: ast.AST, place: Place, fragment: Fragment, numbers: Sequence[int], rules: Rules) -> Iterator[Note]:
     if isinstance(node, ast.stmt | ast.expr | ast.excepthandler):
         index = fragment.index(node)
         for rule, (kinds, check) in rules.items():

@@ -119,9 +119,7 @@ def test_a_repository_without_commits_has_none(repository: Path) -> None:
     assert Repository(repository).last_commits(10) == []
 
 
-def test_a_shallow_clone_does_not_blame_its_oldest_commit_for_the_whole_tree(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_shallow_clone_does_not_blame_its_oldest_commit_for_the_whole_tree(repository: Path, tmp_path: Path) -> None:
     for number in range(4):
         commit(repository, {"a.py": f"x = {number}\n"}, f"change {number}")
     for depth, subjects in (("3", ["change 2", "change 3"]), ("1", ["change 3"])):

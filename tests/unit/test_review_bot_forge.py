@@ -107,9 +107,7 @@ def test_a_file_that_is_not_the_forges_is_left_alone(forge: LocalForge) -> None:
         assert forge.store.read_text() == text
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(
-    forge: LocalForge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_file_as_it_was(forge: LocalForge, monkeypatch: pytest.MonkeyPatch) -> None:
     post(forge)
     before = forge.store.read_text()
 
@@ -133,9 +131,7 @@ def _post_many(repository: Path, store: Path, writer: int) -> None:
         post(forge, body=f"[rule] from all: {number}")
 
 
-def test_writers_in_several_processes_lose_nothing_and_repeat_nothing(
-    forge: LocalForge, repository: Path
-) -> None:
+def test_writers_in_several_processes_lose_nothing_and_repeat_nothing(forge: LocalForge, repository: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_post_many, args=(repository, forge.store, n)) for n in range(3)]
     for writer in writers:

@@ -144,9 +144,7 @@ def test_only_added_lines_are_spoken_about() -> None:
 
 
 def test_a_finding_is_on_the_line_it_is_about() -> None:
-    diff = (
-        "--- a/a.py\n+++ b/a.py\n@@ -40,2 +50,3 @@\n         y = 1\n+        x = y == None\n     return y\n"
-    )
+    diff = "--- a/a.py\n+++ b/a.py\n@@ -40,2 +50,3 @@\n         y = 1\n+        x = y == None\n     return y\n"
     (finding,) = [each for hunk in hunks(diff) for each in review(hunk)]
     assert (finding.path, finding.line, finding.rule) == ("a.py", 51, "none-comparison")
     assert finding.body.startswith("[none-comparison] `x = y == None`: ")
