@@ -123,8 +123,7 @@ class ModelTurn:
         reason = self.finish_reason or ("tool_calls" if calls else "stop")
         if reason not in _FINISH_REASONS:
             raise ModelError(
-                f"The finish_reason of a ModelTurn must be one of {', '.join(_FINISH_REASONS)}; "
-                f"got {reason!r}."
+                f"The finish_reason of a ModelTurn must be one of {', '.join(_FINISH_REASONS)}; got {reason!r}."
             )
         if self.usage is not None and not isinstance(self.usage, Usage):
             raise ModelError(f"The usage of a ModelTurn must be an everyturn.Usage, not {_show(self.usage)}.")
@@ -168,9 +167,7 @@ def _tool_calls(calls: Any) -> tuple[ToolCall, ...]:
     try:
         given = tuple(calls)
     except TypeError:
-        raise ModelError(
-            f"The tool_calls of a ModelTurn must be a list of ToolCall, not {_show(calls)}."
-        ) from None
+        raise ModelError(f"The tool_calls of a ModelTurn must be a list of ToolCall, not {_show(calls)}.") from None
     for call in given:
         if not isinstance(call, ToolCall):
             raise ModelError(f"Every entry of tool_calls must be a ToolCall; got {_show(call)}.")
@@ -186,9 +183,7 @@ def _cost(cost: Any) -> Decimal | None:
         except InvalidOperation:
             raise ModelError(f"The cost_usd of a ModelTurn must be a number, not {_show(cost)}.") from None
     if amount is not None and not (amount.is_finite() and amount >= 0):
-        raise ModelError(
-            f"The cost_usd of a ModelTurn must be a finite number from 0 up, or None; got {amount}."
-        )
+        raise ModelError(f"The cost_usd of a ModelTurn must be a finite number from 0 up, or None; got {amount}.")
     return amount
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from everyturn.errors import ModelError, StreamBroken
 from everyturn.messages import (
@@ -86,7 +86,7 @@ def resolve(model: Source | Leaf) -> Leaf:
     if _is_pydantic_ai_model(model):
         from everyturn.providers import ProviderLeaf
 
-        return ProviderLeaf(model)
+        return ProviderLeaf(cast("Any", model))
     if callable(model):
         return FunctionLeaf(model)
     raise ModelError(
@@ -103,9 +103,7 @@ def _resolve_string(model: str) -> Leaf:
             '"anthropic:claude-opus-4-7" or "openai:gpt-5", or pass a function.'
         )
     if provider == "python":
-        raise ModelError(
-            f"{model!r} is how the command line names a Python object. In Python pass the object itself."
-        )
+        raise ModelError(f"{model!r} is how the command line names a Python object. In Python pass the object itself.")
     from everyturn.providers import ProviderLeaf
 
     return ProviderLeaf(model.strip())
@@ -113,9 +111,7 @@ def _resolve_string(model: str) -> Leaf:
 
 def _is_pydantic_ai_model(model: object) -> bool:
     # By name: importing pydantic-ai to ask would cost half a second where it is not used.
-    return any(
-        c.__name__ == "Model" and c.__module__.startswith("pydantic_ai.models") for c in type(model).__mro__
-    )
+    return any(c.__name__ == "Model" and c.__module__.startswith("pydantic_ai.models") for c in type(model).__mro__)
 
 
 class FunctionLeaf:
@@ -137,9 +133,7 @@ class FunctionLeaf:
     def __repr__(self) -> str:
         return f"FunctionLeaf({self.name!r})"
 
-    async def stream(
-        self, request: ModelRequest, *, streaming: bool = True
-    ) -> AsyncGenerator[Delta | ModelTurn]:
+    async def stream(self, request: ModelRequest, *, streaming: bool = True) -> AsyncGenerator[Delta | ModelTurn]:
         """The function's deltas, if it makes any, and its `ModelTurn`."""
         answer = self._function(request) if self._direct else await in_thread(self._function, request)
         if inspect.isawaitable(answer):
@@ -171,8 +165,7 @@ class FunctionLeaf:
             if turn is not None:
                 what = "a second ModelTurn" if isinstance(item, ModelTurn) else f"a {type(item).__name__}"
                 raise ModelError(
-                    f"The model {self.name!r} yielded {what} after its ModelTurn. "
-                    "The ModelTurn comes once, last."
+                    f"The model {self.name!r} yielded {what} after its ModelTurn. The ModelTurn comes once, last."
                 )
             if isinstance(item, ModelTurn):
                 turn = item
@@ -197,8 +190,7 @@ class FunctionLeaf:
         if isinstance(answer, str):
             return ModelTurn(text=answer)
         raise ModelError(
-            f"The model {self.name!r} returned {_described(answer)}. "
-            "It must return a ModelTurn, or a str for its text."
+            f"The model {self.name!r} returned {_described(answer)}. It must return a ModelTurn, or a str for its text."
         )
 
 
