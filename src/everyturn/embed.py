@@ -37,9 +37,7 @@ class Embedder:
     arrays. It may be async or blocking (then it runs in a thread), or an object with such a method `embed`.
     """
 
-    def __init__(
-        self, function: Function | Any, *, name: str | None = None, dimensions: int | None = None
-    ) -> None:
+    def __init__(self, function: Function | Any, *, name: str | None = None, dimensions: int | None = None) -> None:
         self._function: Function = _callable(function)
         self.name = name if name is not None else _name_of(function)
         """What is recorded in `embedded_by`: vectors of embedders with different names are never compared."""
@@ -81,20 +79,14 @@ class Embedder:
         except EmbedderError:
             raise
         except Exception as error:
-            raise EmbedderError(
-                f"The embedder {self.name} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise EmbedderError(f"The embedder {self.name} failed: {type(error).__name__}: {error}") from error
 
     def _checked(self, found: Any, places: list[int]) -> list[list[float] | None]:
         rows = _as_list(found)
         if rows is None:
-            raise EmbedderError(
-                f"The embedder {self.name} must return a list of vectors, not {type(found).__name__}."
-            )
+            raise EmbedderError(f"The embedder {self.name} must return a list of vectors, not {type(found).__name__}.")
         if len(rows) != len(places):
-            raise EmbedderError(
-                f"The embedder {self.name} returned {len(rows)} vectors for {len(places)} texts."
-            )
+            raise EmbedderError(f"The embedder {self.name} returned {len(rows)} vectors for {len(places)} texts.")
         size = self.dimensions
         vectors: list[list[float] | None] = []
         for place, row in zip(places, rows, strict=True):
@@ -123,9 +115,7 @@ class Embedder:
         try:
             length = math.hypot(*numbers)
         except (TypeError, ValueError, OverflowError) as error:
-            raise EmbedderError(
-                f"{what} a vector that holds something else than numbers: {error}."
-            ) from error
+            raise EmbedderError(f"{what} a vector that holds something else than numbers: {error}.") from error
         if math.isnan(length) or math.isinf(length):
             wrong = "NaN" if any(math.isnan(x) for x in numbers) else "infinity"
             raise EmbedderError(f"{what} a vector that holds {wrong}.")
@@ -171,8 +161,7 @@ def _named(name: str) -> Embedder | None:
         missing = local_embedder.missing()
         if missing:
             raise EmbedderError(
-                f"The local embedder needs {', '.join(missing)}. "
-                "Install them with: pip install 'everyturn[local]'"
+                f"The local embedder needs {', '.join(missing)}. Install them with: pip install 'everyturn[local]'"
             )
         return _local()
     from everyturn.http_embedders import parse

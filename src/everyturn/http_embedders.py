@@ -127,9 +127,7 @@ class HttpEmbedder:
             text = whole if limit is None else _cut(whole, limit)
             # Half a token a byte is more than any ordinary text has.
             size = len(text.encode("utf-8", "replace")) // 2 + 1
-            if batch and (
-                len(batch) == self._provider.max_texts or tokens + size > self._provider.max_tokens
-            ):
+            if batch and (len(batch) == self._provider.max_texts or tokens + size > self._provider.max_tokens):
                 yield batch
                 batch, tokens = [], 0
             batch.append(text)
@@ -174,8 +172,7 @@ class HttpEmbedder:
         key = os.environ.get(self._provider.key_variable, "").strip()
         if not key:
             raise EmbedderError(
-                f"The embedder {self.name} needs a key: set the environment variable "
-                f"{self._provider.key_variable}."
+                f"The embedder {self.name} needs a key: set the environment variable {self._provider.key_variable}."
             )
         if not (key.isascii() and key.isprintable()):
             raise EmbedderError(
@@ -202,13 +199,10 @@ class HttpEmbedder:
             vectors = [entry["embedding"] for entry in data]
         except (ValueError, KeyError, TypeError) as error:
             raise EmbedderError(
-                f"The embedder {self.name} answered with something that holds no embeddings: "
-                f"{_short(response.text)}"
+                f"The embedder {self.name} answered with something that holds no embeddings: {_short(response.text)}"
             ) from error
         if len(vectors) != count:
-            raise EmbedderError(
-                f"The embedder {self.name} returned {len(vectors)} vectors for {count} texts."
-            )
+            raise EmbedderError(f"The embedder {self.name} returned {len(vectors)} vectors for {count} texts.")
         return vectors
 
 

@@ -207,9 +207,7 @@ async def test_wrong_uses_are_sentences() -> None:
         Embedder(module_level, dimensions=0)
 
 
-def test_resolve_without_the_local_extra(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_resolve_without_the_local_extra(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(local_embedder, "missing", lambda: ["onnxruntime"])
     embed._say_there_is_none.cache_clear()
     with caplog.at_level(logging.WARNING):
