@@ -86,9 +86,7 @@ def test_nested_agents_are_indented_and_told_apart() -> None:
 
 def test_errors_are_shown_in_full() -> None:
     long = "the model said no " * 40
-    [line] = lines_of(
-        {"type": "error", "error": {"name": "ModelError", "message": long, "stack": "at a\nat b"}}
-    )
+    [line] = lines_of({"type": "error", "error": {"name": "ModelError", "message": long, "stack": "at a\nat b"}})
     assert line.failed
     text = as_text(line)
     assert f"ModelError: {long}" in text

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from everyturn import __version__
 from everyturn.cli.command import DatabaseOption, QuietOption, Settings
 from everyturn.cli.exits import report
 
@@ -54,9 +55,7 @@ root = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"everyturn {version('everyturn')}")
+        typer.echo(f"everyturn {__version__}")
         raise typer.Exit()
 
 

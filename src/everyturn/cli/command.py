@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from everyturn.cli.output import Output
+from everyturn.errors import MigrationError
 
 if TYPE_CHECKING:
     from everyturn.database import Database
@@ -41,9 +41,7 @@ class Settings:
 
     def over(self, database: str | None, quiet: bool) -> Settings:
         """These settings, where given again after the verb."""
-        return replace(
-            self, database=self.database if database is None else database, quiet=quiet or self.quiet
-        )
+        return replace(self, database=self.database if database is None else database, quiet=quiet or self.quiet)
 
 
 @dataclass(frozen=True)
@@ -86,30 +84,53 @@ class Session:
             yield place
 
     @asynccontextmanager
-    async def database(self) -> AsyncIterator[Database]:
+    async def database(self, *, embedder: Any = None) -> AsyncIterator[Database]:
         """The database, brought to this version's schema: for commands that write."""
         from everyturn.database import connect
 
         with self.place() as place:
-            async with connect(place.url) as db:
+            async with connect(place.url, embedder=embedder) as db:
                 yield db
 
     @asynccontextmanager
-    async def as_it_is(self) -> AsyncIterator[Database]:
+    async def as_it_is(self, *, embedder: Any = False) -> AsyncIterator[Database]:
         """The database, for commands that only read: the schema of a server is left as it is.
 
         An embedded database belongs to whoever runs the command, and is brought to this version's schema.
+        `embedder` is False where no vector is needed.
         """
         from everyturn.database import Database
+        from everyturn.embed import resolve
 
         with self.place() as place:
-            db = Database(place.url)
+            due = [] if place.embedded else await pending_migrations(place.url)
+            if due:
+                raise MigrationError(
+                    f"The tables of this database are not those of this version of everyturn ({len(due)} migrations "
+                    "are due). Run `everyturn db migrate`, or name another database with --database."
+                )
+            db = Database(place.url, embedder=resolve(embedder) if embedder is not False else None)
             try:
                 if place.embedded:
                     await db.migrate()
+                await db.vectors.adopt(explicit=embedder is not None)
                 yield db
             finally:
                 await db.close()
+
+
+async def pending_migrations(url: str) -> list[str]:
+    """The migrations a database still needs. Raises DatabaseUnavailable and MigrationError."""
+    import psycopg
+
+    from everyturn.connection import unreachable
+    from everyturn.migrate import applied, pending
+
+    try:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
+            return pending(await applied(conn))
+    except psycopg.OperationalError as error:
+        raise unreachable(url, error) from error
 
 
 def noun(help: str) -> typer.Typer:
@@ -135,6 +156,8 @@ def command(app: typer.Typer, name: str, **options: Any) -> Callable[[Command], 
 
 def _as_command(function: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
     def run(ctx: typer.Context, database: str | None, quiet: bool, **arguments: Any) -> None:
+        import asyncio  # a tenth of the time that --help takes
+
         settings = (ctx.find_root().obj or Settings()).over(database, quiet)
         session = Session(settings, Output(quiet=settings.quiet))
         try:

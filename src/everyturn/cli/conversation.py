@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,23 @@ from uuid import UUID
 import typer
 
 from everyturn.cli.command import Session, command, noun
-from everyturn.cli.filters import AgentOption, AllOption, IdArgument, JsonOption, LimitOption, rows_wanted
+from everyturn.cli.exits import OK, OPERATIONAL, sentence
+from everyturn.cli.filters import (
+    AgentOption,
+    AllOption,
+    EmbedderOption,
+    IdArgument,
+    JsonOption,
+    LimitOption,
+    argument,
+    embedder_named,
+    parse_uuid,
+    rows_wanted,
+)
+from everyturn.cli.objects import load_object
 from everyturn.cli.output import Column, Output, Row
 from everyturn.cli.paging import DEFAULT_LIMIT, pages
+from everyturn.cli.resume import crashed, load_agent, resume_one
 from everyturn.cli.text import as_cell, clip, one_line
 from everyturn.cli.turn import as_document
 from everyturn.errors import ConversationNotFound
@@ -68,7 +83,7 @@ async def list_conversations(
         rows = rows_wanted(limit, everything)
         await session.out.listing(
             COLUMNS,
-            pages(db, "conversations_by_status", limit=rows, status=status, agent=agent),
+            pages(db, "conversations_by_status", rows=rows, status=status, agent=agent),
             limit=rows,
             json=json,
             document=without_position,
@@ -82,12 +97,85 @@ def without_position(row: Row) -> dict[str, Any]:
 
 async def find(db: Database, id: UUID) -> Row:
     """One conversation with its status. Raises ConversationNotFound."""
-    found = await db.query("conversations_by_status", conversation=id, page=1)
+    found = await db.query("conversations_by_status", conversation=id, limit=1)
     if not found:
         raise ConversationNotFound(
             f"No turn of conversation {id} is in the log. `everyturn conversation list` shows what is."
         )
     return found[0]
+
+
+RESUMED = [
+    Column("conversation", whole=True),
+    Column("result"),
+    Column("turns", right=True),
+    Column("run_id", only_piped=True),
+    Column("output", flexible=True),
+]
+
+
+@command(app, "resume")
+async def resume(
+    session: Session,
+    agent: Annotated[
+        str,
+        typer.Option(
+            "--agent",
+            metavar="python:MODULE:NAME",
+            help="The agent, or a function that takes the database and returns it; also python:FILE.py:NAME.",
+            show_default=False,
+        ),
+    ],
+    id: Annotated[UUID | None, typer.Argument(metavar="ID", parser=argument(parse_uuid), show_default=False)] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Every crashed conversation of the agent, the last written to first."),
+    ] = False,
+    deps: Annotated[
+        str | None, typer.Option("--deps", metavar="python:MODULE:NAME", help="What tools get as deps.")
+    ] = None,
+    embedder: EmbedderOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Go on with a conversation that a crash left without an ending, or with all of them.
+
+    A conversation that cannot be resumed does not stop the others; the exit code is then 4.
+    """
+    if (id is None) == (not everything):
+        raise typer.BadParameter("Give the ID of one conversation, or --all.")
+    failed = 0
+    async with session.database(embedder=embedder_named(embedder)) as db:
+        loaded = await load_agent(agent, db)
+        given = load_object(deps) if deps is not None else None
+
+        async def results() -> AsyncGenerator[list[Row]]:
+            nonlocal failed
+            for conversation in [id] if id is not None else await crashed(db, loaded.name):
+                try:
+                    row = await resume_one(loaded, conversation, given)
+                    yield [{"result": "finished", **row}]
+                except Exception as error:
+                    if id is not None:
+                        raise
+                    failed += 1
+                    yield [{"conversation": conversation, "result": "failed", "output": sentence(error)}]
+
+        if id is not None:
+            async with aclosing(results()) as only:
+                [row] = await anext(only)
+            _show_result(session.out, row, json)
+        else:
+            await session.out.listing(
+                RESUMED, results(), limit=None, json=json, empty="No conversation of this agent has crashed."
+            )
+    return OPERATIONAL if failed else OK
+
+
+def _show_result(out: Output, row: Row, json: bool) -> None:
+    if json:
+        out.json(row)
+    else:
+        out.fields(row)
 
 
 @command(app, "show")
@@ -96,9 +184,7 @@ async def show_conversation(session: Session, id: IdArgument, json: JsonOption =
     out = session.out
     async with session.as_it_is() as db:
         row = await find(db, id)
-        turns = pages(
-            db, "turns_matching", limit=None, conversation=id, oldest_first=True, clip=_TEXT, whole=json
-        )
+        turns = pages(db, "turns_matching", rows=None, conversation=id, oldest_first=True, clip=_TEXT, whole=json)
         if json:
             await out.document_with(without_position(row), "turns", turns, document=as_document)
             return

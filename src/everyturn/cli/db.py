@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everyturn.cli.command import DatabaseOption, Session, Settings, command, noun
+from everyturn.cli.command import (
+    DatabaseOption,
+    Session,
+    Settings,
+    command,
+    noun,
+    pending_migrations,
+)
 from everyturn.cli.filters import JsonOption
 from everyturn.cli.output import Output
 
@@ -35,14 +42,12 @@ async def init(session: Session, json: JsonOption = False) -> None:
 @command(app, "migrate")
 async def migrate(
     session: Session,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 when migrations are due.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when migrations are due.")] = False,
     json: JsonOption = False,
 ) -> int:
     """Bring the tables to this version of everyturn."""
     with session.place() as place:
-        names = await _pending(place.url) if check else await _migrate(place.url)
+        names = await pending_migrations(place.url) if check else await _migrate(place.url)
     if json:
         session.out.json({"pending" if check else "applied": names})
     elif names:
@@ -61,19 +66,6 @@ async def _migrate(url: str) -> list[str]:
         return await db.migrate()
     finally:
         await db.close()
-
-
-async def _pending(url: str) -> list[str]:
-    import psycopg
-
-    from everyturn.connection import unreachable
-    from everyturn.migrate import applied, pending
-
-    try:
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
-            return pending(await applied(conn))
-    except psycopg.OperationalError as error:
-        raise unreachable(url, error) from error
 
 
 @command(app, "url")
@@ -98,7 +90,7 @@ async def status(session: Session, json: JsonOption = False) -> int:
 
         db = Database(place.url)
         try:
-            due = await _pending(place.url)
+            due = await pending_migrations(place.url)
             server = (await db.query("server_facts"))[0]
             tables = [] if due else await db.query("database_status")
             facts = {"database": place.shown, "embedded": place.embedded, **server, "pending": due}
@@ -108,9 +100,7 @@ async def status(session: Session, json: JsonOption = False) -> int:
         out.json({**facts, "tables": tables})
     else:
         out.fields({**facts, "pending": ", ".join(due) or "none"})
-        out.fields(
-            {f"rows of {table['name']}": f"{table['rows']} ({_size(table['bytes'])})" for table in tables}
-        )
+        out.fields({f"rows of {table['name']}": f"{table['rows']} ({_size(table['bytes'])})" for table in tables})
     if due:
         out.warn("The tables are not those of this version; run `everyturn db migrate`.")
     return 1 if due else 0

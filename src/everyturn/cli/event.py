@@ -66,7 +66,7 @@ async def list_runs(
     async with session.as_it_is() as db:
         await session.out.listing(
             RUNS,
-            pages(db, "runs", limit=rows, agent=agent, status=status, since=since, until=until),
+            pages(db, "runs", rows=rows, agent=agent, status=status, since=since, until=until),
             limit=rows,
             json=json,
             document=lambda row: {key: value for key, value in row.items() if key != "first_id"},
@@ -78,9 +78,7 @@ async def list_runs(
 async def show_run(
     session: Session,
     run: Annotated[str, typer.Argument(metavar="RUN", parser=readable, show_default=False)],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write the stored events, one JSON document a line.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the stored events, one JSON document a line.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show a run as a timeline.
@@ -89,27 +87,25 @@ async def show_run(
     --json writes the rows as they are stored, --raw the bare events.
     """
     async with session.as_it_is() as db:
-        stored = pages(db, "events_of_run", limit=None, run_id=run)
-        if json:
-            count = await session.out.listing([], stored, limit=None, json=True)
-        else:
-            count = 0
-            writer = _TimelineWriter(session.out)
-            async with aclosing(stored):
-                async for page in stored:
-                    count += len(page)
-                    for row in page:
-                        if raw:
-                            session.out.json_line(row["event"])
-                        else:
-                            writer.row(row)
-                    if session.out.closed:
-                        break
-            writer.end()
-        if count == 0:
+        if not await db.query("events_of_run", run_id=run, after=0, limit=1):
             raise RunNotFound(
-                f"There are no stream events of run {run!r}. `everyturn event runs` lists the runs."
+                f"There are no stream events of run {run!r}. `everyturn event runs` lists the runs there are."
             )
+        stored = pages(db, "events_of_run", rows=None, run_id=run, after=0)
+        if json:
+            await session.out.listing([], stored, limit=None, json=True)
+            return
+        writer = _TimelineWriter(session.out)
+        async with aclosing(stored):
+            async for page in stored:
+                for row in page:
+                    if raw:
+                        session.out.json_line(row["event"])
+                    else:
+                        writer.row(row)
+                if session.out.closed:
+                    break
+        writer.end()
 
 
 class _TimelineWriter:

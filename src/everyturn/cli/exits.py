@@ -48,11 +48,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     kind = type(error).__name__
-    return (
-        f"{kind}: {text} (EVERYTURN_DEBUG=1 shows where)"
-        if text
-        else f"{kind} (EVERYTURN_DEBUG=1 shows where)"
-    )
+    return f"{kind}: {text} (EVERYTURN_DEBUG=1 shows where)" if text else f"{kind} (EVERYTURN_DEBUG=1 shows where)"
 
 
 def _say(text: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import typer
@@ -56,29 +57,33 @@ AgentOption = Annotated[
 ]
 ConversationOption = Annotated[
     UUID | None,
-    typer.Option(
-        "--conversation", "-c", metavar="ID", help="Only of this conversation.", parser=argument(parse_uuid)
-    ),
+    typer.Option("--conversation", "-c", metavar="ID", help="Only of this conversation.", parser=argument(parse_uuid)),
 ]
 ToolOption = Annotated[
     str | None, typer.Option("--tool", metavar="NAME", help="Only about this tool.", parser=readable)
 ]
 WhereOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--where", "-w", metavar="KEY=VALUE", help="Only where the payload's KEY is VALUE. May be repeated."
-    ),
+    typer.Option("--where", "-w", metavar="KEY=VALUE", help="Only where the payload's KEY is VALUE. May be repeated."),
 ]
 SinceOption = Annotated[
     datetime | None,
-    typer.Option(
-        "--since", metavar="TIME", help=f"Only from then on: {TIME_FORMS}.", parser=argument(parse_time)
-    ),
+    typer.Option("--since", metavar="TIME", help=f"Only from then on: {TIME_FORMS}.", parser=argument(parse_time)),
 ]
 UntilOption = Annotated[
     datetime | None,
     typer.Option(
         "--until", metavar="TIME", help="Only before then, written like --since.", parser=argument(parse_time)
+    ),
+]
+EmbedderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        envvar="EVERYTURN_EMBEDDER",
+        help="What makes vectors: local, voyage:MODEL, openai:MODEL, none, or python:MODULE:FUNCTION. "
+        "Default: local, where it is installed.",
     ),
 ]
 IdArgument = Annotated[UUID, typer.Argument(metavar="ID", parser=argument(parse_uuid), show_default=False)]
@@ -99,6 +104,18 @@ def parse_where(pairs: Sequence[str] | None) -> dict[str, str]:
 def as_matching(wanted: dict[str, str]) -> str | None:
     """The `matching` parameter of a query: a JSON object, or None for no condition."""
     return json.dumps(wanted) if wanted else None
+
+
+def embedder_named(name: str | None) -> Any:
+    """The embedder an option names, as `connect` takes it."""
+    from everyturn.cli.objects import is_reference, load_object
+
+    return load_object(name) if name is not None and is_reference(name) else name
+
+
+def text_argument(text: str) -> str:
+    """Text given as an argument, or on stdin where the argument is `-`."""
+    return sys.stdin.read() if text == "-" else readable(text)
 
 
 def rows_wanted(limit: int, everything: bool) -> int | None:

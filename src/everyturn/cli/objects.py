@@ -107,8 +107,7 @@ def _failed(reference: str, error: BaseException) -> ObjectImportError:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "unknown place"
     return ObjectImportError(
-        f"Importing {reference!r} failed: {type(error).__name__}: {error} ({place}). "
-        "EVERYTURN_DEBUG=1 shows the stack."
+        f"Importing {reference!r} failed: {type(error).__name__}: {error} ({place}). EVERYTURN_DEBUG=1 shows the stack."
     )
 
 

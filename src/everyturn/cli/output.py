@@ -47,9 +47,7 @@ class Column:
 class Output:
     """The standard streams of one command."""
 
-    def __init__(
-        self, *, stdout: TextIO | None = None, stderr: TextIO | None = None, quiet: bool = False
-    ) -> None:
+    def __init__(self, *, stdout: TextIO | None = None, stderr: TextIO | None = None, quiet: bool = False) -> None:
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
         self.quiet = quiet
@@ -161,7 +159,8 @@ class Output:
         document: Callable[[Row], Any] = dict,
     ) -> None:
         """One JSON object whose last member `name` is an array of any length."""
-        text = as_json({**head, name: []}, ascii_only=self._ascii_json)
+        members = {key: value for key, value in head.items() if key != name}
+        text = as_json({**members, name: []}, ascii_only=self._ascii_json)
         self.write(text.removesuffix("]}"))
         first = True
         async with aclosing(pages):
@@ -197,8 +196,7 @@ class Output:
         cells = [[one_line(shown(column.of(row))) for column in columns] for row in rows]
         console = Console(file=self._stdout, markup=False, emoji=False, highlight=False)
         widths = [
-            max(cell_len(column.name), *(cell_len(line[at]) for line in cells))
-            for at, column in enumerate(columns)
+            max(cell_len(column.name), *(cell_len(line[at]) for line in cells)) for at, column in enumerate(columns)
         ]
         for at, column in enumerate(columns):
             if not column.whole and not column.flexible:

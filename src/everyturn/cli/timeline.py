@@ -150,7 +150,9 @@ def message_text(message: Any) -> str:
         elif "text" in part:
             said.append(_text(part["text"]))
         elif part.get("type") == "tool_result":
-            said.append(f"[{_text(part.get('toolName')) or 'tool'}: {message_text(part)}]")
+            result = message_text(part)
+            name = _text(part.get("toolName")) or "tool"
+            said.append(f"[{name}: {result}]" if result else f"[{name}]")
         else:
             said.append(f"[{_text(part.get('type')) or 'part'}]")
     return " ".join(said)

@@ -41,7 +41,7 @@ async def list_tools(
     async with session.as_it_is() as db:
         await session.out.listing(
             COLUMNS,
-            pages(db, "tools_registered", limit=rows, agent=agent),
+            pages(db, "tools_registered", rows=rows, agent=agent),
             limit=rows,
             json=json,
             empty="No tools are registered; `agent.register()` does it.",

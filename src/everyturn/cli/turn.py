@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from everyturn.cli.filters import (
     AgentOption,
     AllOption,
     ConversationOption,
+    EmbedderOption,
     IdArgument,
     JsonOption,
     LimitOption,
@@ -20,13 +22,18 @@ from everyturn.cli.filters import (
     UntilOption,
     WhereOption,
     as_matching,
+    embedder_named,
     parse_where,
     rows_wanted,
+    text_argument,
 )
 from everyturn.cli.output import Column, Output, Row
 from everyturn.cli.paging import DEFAULT_LIMIT, pages
-from everyturn.cli.text import as_json
+from everyturn.cli.text import as_json, clip
 from everyturn.errors import TurnNotFound
+
+if TYPE_CHECKING:
+    from everyturn.turns import TurnHit
 
 app = noun("Turns: what agents said and did.")
 
@@ -40,6 +47,8 @@ COLUMNS = [
     Column("tool"),
     Column("summary", flexible=True),
 ]
+HITS = [Column("score", right=True), *COLUMNS]
+SEARCH_LIMIT = 10
 _KEYS = ("id", "seq", "conversation", "agent", "kind", "payload", "created_at")
 
 
@@ -93,14 +102,79 @@ async def list_turns(
     async with session.as_it_is() as db:
         await session.out.listing(
             COLUMNS,
-            pages(
-                db, "turns_matching", limit=rows, **filters, oldest_first=forward, clip=SUMMARY, whole=json
-            ),
+            pages(db, "turns_matching", rows=rows, **filters, oldest_first=forward, clip=SUMMARY, whole=json),
             limit=rows,
             json=json,
             document=as_document,
             empty="No turns match.",
         )
+
+
+class Mode(StrEnum):
+    hybrid = "hybrid"
+    lexical = "lexical"
+    vector = "vector"
+
+
+@command(app, "search")
+async def search_turns(
+    session: Session,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for; - reads stdin.", show_default=False)],
+    mode: Annotated[
+        Mode,
+        typer.Option("--mode", help="By words, by meaning, or both; without an embedder always by words."),
+    ] = Mode.hybrid,
+    conversation: ConversationOption = None,
+    agent: AgentOption = None,
+    kind: KindOption = None,
+    tool: ToolOption = None,
+    where: WhereOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    embedder: EmbedderOption = None,
+    limit: LimitOption = SEARCH_LIMIT,
+    json: JsonOption = False,
+) -> None:
+    """Find turns whose text is like this one, the best first."""
+    wanted = parse_where(where) | ({"toolName": tool} if tool is not None else {})
+    sought = text_argument(text)
+    async with session.as_it_is(embedder=False if mode is Mode.lexical else embedder_named(embedder)) as db:
+        hits = await db.turns.search(
+            sought,
+            mode=mode,
+            agent=agent,
+            conversation=conversation,
+            kind=kind,
+            where=wanted,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+
+    async def found() -> AsyncGenerator[list[Row]]:
+        yield [_hit(hit) for hit in hits]
+
+    await session.out.listing(
+        HITS, found(), limit=None, json=json, document=_hit_document, empty="No turn is like that."
+    )
+
+
+def _hit(hit: TurnHit) -> Row:
+    from everyturn.turns import turn_text
+
+    turn = hit.turn
+    return {
+        "score": round(hit.score, 4),
+        "similarity": None if hit.similarity is None else round(hit.similarity, 4),
+        "lexical": round(hit.lexical, 4),
+        "tool": turn.payload.get("toolName"),
+        "summary": clip(turn_text(turn.kind, turn.payload) or "", SUMMARY),
+        **{key: getattr(turn, key) for key in _KEYS},
+    }
+
+
+def _hit_document(row: Row) -> dict[str, Any]:
+    return as_document(row) | {key: row[key] for key in ("score", "similarity", "lexical")}
 
 
 @command(app, "show")
@@ -112,9 +186,7 @@ async def show_turn(session: Session, id: IdArgument, json: JsonOption = False) 
             raise TurnNotFound(f"There is no turn {id}. `everyturn turn list` shows the ids of turns.")
         row = found[0]
         if json:
-            session.out.json(
-                as_document(row) | {"embedded_by": row["embedded_by"], "verdicts": row["verdicts"]}
-            )
+            session.out.json(as_document(row) | {"embedded_by": row["embedded_by"], "verdicts": row["verdicts"]})
         else:
             show(session.out, row)
 
@@ -125,12 +197,8 @@ def as_document(row: Row) -> dict[str, Any]:
 
 
 def show(out: Output, row: Row) -> None:
-    fields = {
-        key: row[key] for key in ("id", "conversation", "seq", "agent", "kind", "created_at", "embedded_by")
-    }
-    for key, value in (
-        row["payload"].items() if isinstance(row["payload"], dict) else [("payload", row["payload"])]
-    ):
+    fields = {key: row[key] for key in ("id", "conversation", "seq", "agent", "kind", "created_at", "embedded_by")}
+    for key, value in row["payload"].items() if isinstance(row["payload"], dict) else [("payload", row["payload"])]:
         structured = isinstance(value, dict | list)
         fields[f"payload.{key}"] = as_json(value, indent=2 if out.terminal else None) if structured else value
     for verdict in row["verdicts"]:

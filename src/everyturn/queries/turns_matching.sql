@@ -42,7 +42,7 @@ page AS (
 )
 SELECT p.id, p.seq, p.conversation, p.agent, p.kind, p.payload ->> 'toolName' AS tool, p.created_at,
        left(CASE p.kind
-           WHEN 'model' THEN concat_ws(' ', p.payload ->> 'text', (
+           WHEN 'model' THEN concat_ws(' ', nullif(p.payload ->> 'text', ''), (
                 SELECT string_agg(format('-> %s(%s)', call ->> 'name', call ->> 'args'), ' ')
                   FROM jsonb_path_query(p.payload, '$.toolCalls[*]') AS call))
            WHEN 'tool_call' THEN coalesce(p.payload ->> 'args', p.payload::text)
