@@ -1,30 +1,18 @@
-"""The rules for Python: one small function per rule, over a node of the syntax tree and where it stands."""
+"""The rules for Python's definitions, handlers and expressions: one small function each."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable
 
 from .secrets import is_secret
-from .syntax import FUNCTIONS, Check, Place, dotted
+from .syntax import FUNCTIONS, Place, dotted, registry
 
 LONGEST_FUNCTION = 120
 
-_DEBUG_WORDS = re.compile(r"^\W*(debug|here|got here|xxx+)\b", re.IGNORECASE)
-_SHELLS = {"run", "call", "check_call", "check_output", "Popen", "getoutput"}
 _QUERY_METHODS = {"filter", "where", "having", "select", "and_", "or_", "not_", "on", "join", "outerjoin"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-RULES: dict[str, tuple[tuple[type[ast.AST], ...], Check]] = {}
-
-
-def rule(name: str, *kinds: type[ast.AST]) -> Callable[[Check], Check]:
-    def register(check: Check) -> Check:
-        RULES[name] = (kinds, check)
-        return check
-
-    return register
+RULES, rule = registry()
 
 
 @rule("bare-except", ast.ExceptHandler)
@@ -60,24 +48,6 @@ def leftover_debugger(node: ast.Import | ast.ImportFrom | ast.Call, place: Place
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
         found = any(name.split(".")[0] in {"ipdb", "pudb"} or name == "pdb" for name in names)
     return "A debugger was left in." if found else None
-
-
-@rule("leftover-print", ast.Call)
-def leftover_print(node: ast.Call, place: Place) -> str | None:
-    if dotted(node.func) != "print" or node.keywords or not node.args or place.is_script or place.is_test:
-        return None
-    first = node.args[0]
-    says_debug = isinstance(first, ast.Constant) and isinstance(first.value, str) and _DEBUG_WORDS.search(first.value)
-    dumps = isinstance(first, ast.Call) and dotted(first.func) in {"type", "dir", "vars", "locals", "globals"}
-    # f"{x=}" is parsed into the text "x=" before the value.
-    shows = isinstance(first, ast.JoinedStr) and any(
-        isinstance(part, ast.Constant) and re.search(r"\w=$", str(part.value))
-        for part, after in zip(first.values, first.values[1:], strict=False)
-        if isinstance(after, ast.FormattedValue) and after.conversion == ord("r")
-    )
-    if says_debug or dumps or shows:
-        return "This looks like debugging output that was left in; remove it, or use logging."
-    return None
 
 
 @rule("hard-coded-secret", ast.Assign, ast.AnnAssign, ast.Call, ast.Dict)
@@ -116,56 +86,6 @@ def literal_identity(node: ast.Compare, place: Place) -> str | None:
         literal = isinstance(right, ast.Constant) and isinstance(right.value, str | bytes | int | float)
         if isinstance(operator, ast.Is | ast.IsNot) and literal and not isinstance(right.value, bool):  # type: ignore[attr-defined]
             return "Whether two equal literals are one object is up to the interpreter; compare by `==`."
-    return None
-
-
-@rule("eval-input", ast.Call)
-def eval_input(node: ast.Call, place: Place) -> str | None:
-    if dotted(node.func) in {"eval", "exec"} and node.args and not isinstance(node.args[0], ast.Constant):
-        return None if place.is_test else f"`{dotted(node.func)}` runs whatever it is given; parse the value instead."
-    return None
-
-
-@rule("shell-injection", ast.Call)
-def shell_injection(node: ast.Call, place: Place) -> str | None:
-    name = dotted(node.func)
-    by_shell = name.split(".")[-1] in _SHELLS and any(
-        keyword.arg == "shell" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-        for keyword in node.keywords
-    )
-    if (by_shell or name in {"os.system", "os.popen"}) and node.args and not isinstance(node.args[0], ast.Constant):
-        return "A shell reads whatever was put into this command; pass a list of arguments without a shell."
-    return None
-
-
-@rule("request-without-timeout", ast.Call)
-def request_without_timeout(node: ast.Call, place: Place) -> str | None:
-    names = {f"requests.{verb}" for verb in ("get", "post", "put", "patch", "delete", "head", "request")}
-    names |= {"urllib.request.urlopen"}
-    given = any(keyword.arg in {"timeout", None} for keyword in node.keywords)
-    if dotted(node.func) in names and not given and len(node.args) < 3:
-        return "Without a timeout this waits for ever when the other side goes quiet."
-    return None
-
-
-@rule("unsafe-yaml", ast.Call)
-def unsafe_yaml(node: ast.Call, place: Place) -> str | None:
-    if dotted(node.func) == "yaml.load" and len(node.args) == 1 and not node.keywords:
-        return "yaml.load builds any Python object the text names; use yaml.safe_load."
-    return None
-
-
-@rule("blocking-sleep", ast.Call)
-def blocking_sleep(node: ast.Call, place: Place) -> str | None:
-    if dotted(node.func) == "time.sleep" and isinstance(place.function, ast.AsyncFunctionDef):
-        return "This stops the whole event loop; await asyncio.sleep."
-    return None
-
-
-@rule("naive-utcnow", ast.Call)
-def naive_utcnow(node: ast.Call, place: Place) -> str | None:
-    if dotted(node.func) in {"datetime.utcnow", "datetime.datetime.utcnow"}:
-        return "utcnow() has no time zone and is read as local time elsewhere; use datetime.now(UTC)."
     return None
 
 

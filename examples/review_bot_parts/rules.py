@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from . import call_rules, python_rules
 from .diff import Hunk
-from .python_rules import RULES
 from .secrets import mask, token_kind
 from .syntax import judge, todo
 
+_PYTHON_RULES = python_rules.RULES | call_rules.RULES
 _MERGE_MARKER = re.compile(r"^(<{7}|>{7}|\|{7})(?: \S|$)")
 _TODO = re.compile(r"(?:^|\s)(?://|--|/\*|\*|#|;|<!--)\s*(?P<word>TODO|FIXME|XXX|HACK)\b(?P<rest>.*)")
 _SCRIPT_DEBUG = re.compile(r"^\s*(?:console\.(?:log|debug|trace)\(|debugger\s*;?\s*$)")
@@ -63,7 +64,7 @@ def review(hunk: Hunk) -> list[Finding]:
     found: dict[str, Finding] = {}
     said = list(_by_pattern(hunk))
     if PurePosixPath(hunk.path).suffix in {".py", ".pyi"}:
-        said += judge(hunk.path, hunk.lines, RULES)
+        said += judge(hunk.path, hunk.lines, _PYTHON_RULES)
     secret_lines = {number for number, rule, _ in said if rule == "hard-coded-secret"}
     for number, rule, message in sorted(said):
         line = hunk.added.get(number)

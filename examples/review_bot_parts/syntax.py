@@ -49,6 +49,21 @@ class Place:
 Check = Callable[..., str | None]
 """`check(node, place)` returns what is wrong, in a sentence, or None."""
 Rules = Mapping[str, tuple[tuple[type[ast.AST], ...], Check]]
+"""Checks by the name of their rule, each with the kinds of node it looks at."""
+
+
+def registry() -> tuple[dict[str, tuple[tuple[type[ast.AST], ...], Check]], Callable[..., Callable[[Check], Check]]]:
+    """An empty set of rules, and the decorator that adds a check to it: `@rule("its-name", *kinds)`."""
+    rules: dict[str, tuple[tuple[type[ast.AST], ...], Check]] = {}
+
+    def rule(name: str, *kinds: type[ast.AST]) -> Callable[[Check], Check]:
+        def register(check: Check) -> Check:
+            rules[name] = (kinds, check)
+            return check
+
+        return register
+
+    return rules, rule
 
 
 def judge(path: str, lines: Sequence[tuple[int, str, bool]], rules: Rules) -> Iterator[Note]:
