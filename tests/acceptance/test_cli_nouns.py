@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,6 +151,33 @@ def test_filter_keys_and_values_are_data(cli: Filled, condition: str) -> None:
     assert cli.json("turn", "list", "--where", condition) == []
     assert cli.json("turn", "list", "--agent", condition, "--tool", condition) == []
     assert cli.json("turn", "search", condition, "--mode", "lexical", "--where", condition) == []
+
+
+@pytest.mark.parametrize("words", [["turn", "list", "--agent"], ["turn", "search", "--mode", "lexical"]])
+def test_arguments_that_are_not_utf8_are_read_as_replaced(cli: Filled, words: list[str]) -> None:
+    """field case 4"""
+    cli.run(*words, os.fsdecode(b"caf\xe9 \xff"))
+
+
+def test_the_database_is_named_once_on_stderr_without_its_password(url: str, capsys: Capture) -> None:
+    assert main(["-d", f"{url} password=hunter2", "tool", "list"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("Database: ") == 1
+    assert "hunter2" not in captured.err + captured.out
+    for words in (["-q", "tool", "list"], ["tool", "list", "--quiet"]):
+        assert main(["-d", url, *words]) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_the_database_may_be_named_after_the_verb_and_by_the_environment(
+    cli: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = cli.run("turn", "list")
+    assert main(["-q", "turn", "list", "--database", cli.url]) == 0
+    assert cli.capsys.readouterr().out == shown
+    monkeypatch.setenv("EVERYTURN_DATABASE", cli.url)
+    assert main(["-q", "turn", "list"]) == 0
+    assert cli.capsys.readouterr().out == shown
 
 
 def test_a_pipe_gets_only_data(cli: Filled) -> None:

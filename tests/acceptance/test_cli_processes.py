@@ -83,37 +83,11 @@ def test_a_terminal_without_utf8_gets_replaced_characters(url: str, env: dict[st
         assert documents[0]["payload"]["text"].startswith("🐙 naïve")
 
 
-def test_invalid_utf8_on_stdin_and_in_arguments_is_read_as_replaced(url: str) -> None:
+def test_invalid_utf8_on_stdin_is_read_as_replaced(url: str) -> None:
     """field case 4"""
     done = run(url, "turn", "search", "-", "--mode", "lexical", "--json", stdin=b"na\xc3\xafve \xff\xfe 77")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["payload"]["text"].endswith(" 77")
-    for words in (["turn", "list", "--agent"], ["turn", "search", "--mode", "lexical"]):
-        done = subprocess.run(
-            [*(os.fsencode(word) for word in [*CLI, "-d", url, *words]), b"\xff\xfe"],
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def test_the_database_is_named_once_on_stderr_without_its_password(url: str) -> None:
-    with_password = f"{url} password=hunter2" if "=" in url and "://" not in url else url
-    done = run(with_password, "tool", "list")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count("Database: ") == 1
-    assert b"hunter2" not in done.stderr + done.stdout
-    assert run(url, "-q", "tool", "list").stderr == b""
-    assert run(url, "tool", "list", "-q").stderr == b""
-
-
-def test_the_database_may_be_named_after_the_verb_and_by_the_environment(url: str) -> None:
-    words = ["-q", "turn", "list", "-n", "1"]
-    after = subprocess.run([*CLI, *words, "--database", url], capture_output=True, check=False, timeout=60)
-    env = {**os.environ, "EVERYTURN_DATABASE": url}
-    named = subprocess.run([*CLI, *words], env=env, capture_output=True, check=False, timeout=60)
-    assert after.stdout == named.stdout == run(url, *words).stdout
 
 
 def test_psql_gets_its_options_its_input_and_its_exit_code(url: str) -> None:
