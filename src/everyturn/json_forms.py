@@ -57,8 +57,12 @@ def _by_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_by_value(item) for item in value]
     if isinstance(value, dict):
-        if len(value) == 1 and "$map" in value:  # the order of pairs is not part of the value
-            return {"$map": sorted((_by_value(pair) for pair in value["$map"]), key=sort_text)}
+        if len(value) == 1:
+            ((tag, inner),) = value.items()
+            if tag == "$literal" and isinstance(inner, dict):
+                return {tag: {key: _by_value(item) for key, item in inner.items()}}
+            if tag == "$map" and isinstance(inner, list):  # the order of pairs is not part of the value
+                return {tag: sorted((_by_value(pair) for pair in inner), key=sort_text)}
         return {key: _by_value(item) for key, item in value.items()}
     return value
 

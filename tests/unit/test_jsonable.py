@@ -462,6 +462,8 @@ def test_canonical_compares_by_value() -> None:
     assert canonical({1: "a", 2: "b"}) == canonical({2: "b", 1: "a"})
     assert canonical({1, "a", None}) == canonical({None, "a", 1})
     assert canonical({1: "a"}) != canonical({"1": "a"})
+    assert canonical({"$map": [[2, 1], [1, 1]]}) != canonical({"$map": [[1, 1], [2, 1]]})
+    assert canonical({"$map": None}) != canonical({"$map": {}})
     assert canonical([1, 2]) != canonical([2, 1])
     assert canonical(True) != canonical(1)
 
