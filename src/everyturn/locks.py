@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("everyturn")
 
 _MASK = 0x6576_6572_7974_7572
-_LINGER = 0.004
+_LINGER = 0.025
 # A lock that is being given back is free again within _LINGER; a run that goes on is not.
-_RETRIES = (0.01, 0.03, 0.06)
+_RETRIES = (0.01, 0.03, 0.06, 0.1)
 _background: set[asyncio.Task[None]] = set()
 _said_unguarded = False
 

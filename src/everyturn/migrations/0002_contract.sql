@@ -28,7 +28,9 @@ CREATE INDEX agent_turns_tool_time ON agent_turns (agent, (payload ->> 'toolName
 CREATE INDEX agent_turns_repo_time ON agent_turns (agent, (payload ->> 'repo'), created_at)
     WHERE (payload ->> 'repo') IS NOT NULL;
 -- Only what people and models say: on every kind of turn this index would cost four times the append.
+-- A short pending list: its pages stay in the index, and the append that finds it full has to empty it.
 CREATE INDEX agent_turns_text ON agent_turns USING gin (everyturn_tsvector(payload ->> 'text'))
+    WITH (gin_pending_list_limit = 1024)
     WHERE kind IN ('user', 'model');
 
 -- The text of a turn that is embedded: what was said, or a tool result's text.

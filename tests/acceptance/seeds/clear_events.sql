@@ -1,0 +1,1 @@
+DELETE FROM agent_events WHERE run_id = $1

@@ -1,0 +1,4 @@
+SELECT id, prompt, tags
+FROM eval_case
+ORDER BY embedding <=> (SELECT embedding FROM eval_case WHERE id = $1)
+LIMIT 10
