@@ -1,1 +1,1 @@
-"""The speed table: every row a ratio within one run, on one server, against a baseline on the same tables and indexes."""
+"""The speed table: ratios within one run, on one server, against baselines on the same tables and indexes."""

@@ -57,8 +57,8 @@ class Scale:
 
 PAYLOAD: dict[str, Any] = {
     "text": "The parser reads one hunk at a time and keeps the header it belongs to, so that a comment lands on the "
-    "line the reviewer saw. When the file was renamed the old path is kept beside the new one; a binary file has no hunk at "
-    "all and is listed without lines. What is left out is said at the end of the review.",
+    "line the reviewer saw. When the file was renamed the old path is kept beside the new one; a binary file has no "
+    "hunk at all and is listed without lines. What is left out is said at the end of the review.",
     "runId": "01a22ee6-48df-7955-a257-d618ba98c322",
     "attributes": {"repo": "o/r", "pr": 7},
 }
