@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import importlib.util
 import inspect
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -22,12 +24,16 @@ def code_text(code: CodeType) -> str:
     if isinstance(node, _FUNCTIONS):
         # Decorators are seen by what they made of the function, which also knows their arguments.
         node = type(node)(**{**dict(ast.iter_fields(node)), "decorator_list": []})
-    return _tree(node)
+    return tree_text(node)
 
 
 def references(code: CodeType) -> tuple[set[str], set[str]]:
-    """The names of globals, and of attributes, that the code and the functions inside it mention."""
+    """The names of globals, and of attributes, that the code and the functions inside it mention.
+
+    Globals that it assigns itself are not among them: they hold state.
+    """
     names: set[str] = set()
+    state: set[str] = set()
     attributes: set[str] = set()
     for part in _codes(code):
         for step in dis.get_instructions(part):
@@ -35,7 +41,57 @@ def references(code: CodeType) -> tuple[set[str], set[str]]:
                 names.add(str(step.argval))
             elif "ATTR" in step.opname or step.opname in ("LOAD_METHOD", "IMPORT_FROM"):
                 attributes.add(str(step.argval))
-    return names, attributes
+            elif step.opname == "STORE_GLOBAL":
+                state.add(str(step.argval))
+    return names - state, attributes
+
+
+def reassigned(code: CodeType) -> set[str]:
+    """The captured variables that the code assigns: they hold state too."""
+    return {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
+
+
+def assignment(module: str, name: str) -> tuple[ast.expr, str] | None:
+    """The expression that a global constant is assigned, and the module where; None unless there is just one."""
+    for _ in range(10):
+        try:
+            tree, _codes_of_it = _parsed(inspect.getsource(sys.modules[module]), module)
+        except (KeyError, OSError, TypeError, SyntaxError, ValueError, RecursionError):
+            return None
+        found = [value for target, value in _bindings(tree.body) if target == name]
+        if len(found) != 1:
+            return None
+        [value] = found
+        if isinstance(value, ast.expr):
+            return value, module
+        if not isinstance(value, ast.ImportFrom):
+            return None
+        # Imported by name from elsewhere: look there.
+        package = sys.modules[module].__package__ or ""
+        source = f"{'.' * value.level}{value.module or ''}"
+        module = importlib.util.resolve_name(source, package) if value.level else source
+        name = next(alias.name for alias in value.names if (alias.asname or alias.name) == name)
+    return None
+
+
+def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | ast.ImportFrom | None]]:
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, statement) for alias in statement.names)
+        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            value = statement.value if isinstance(target, ast.Name) else None
+            yield from ((part.id, value) for part in ast.walk(target) if isinstance(part, ast.Name))
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            if statement.value is not None:
+                yield statement.target.id, statement.value
+        elif not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+            # Loops, branches, augmented assignments: whatever they bind is not one plain constant.
+            for part in ast.walk(statement):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    yield part.id, None
+                elif isinstance(part, ast.ImportFrom):
+                    yield from ((alias.asname or alias.name, None) for alias in part.names)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -93,9 +149,9 @@ def _parsed(source: str, filename: str) -> tuple[ast.Module, frozenset[CodeType]
     return tree, frozenset(_codes(whole))
 
 
-def _tree(node: Any) -> str:
+def tree_text(node: Any) -> str:
     if isinstance(node, list):
-        return f"[{','.join(map(_tree, node))}]"
+        return f"[{','.join(map(tree_text, node))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     parts: list[str] = []
@@ -104,7 +160,7 @@ def _tree(node: Any) -> str:
             value = _without_docstring(value)
         # Empty fields differ between versions of Python.
         if name not in _IRRELEVANT and value is not None and value != []:
-            parts.append(f"{name}={_tree(value)}")
+            parts.append(f"{name}={tree_text(value)}")
         elif isinstance(node, ast.Constant) and name == "value":
             parts.append("value=None")
     return f"{type(node).__name__}({','.join(parts)})"

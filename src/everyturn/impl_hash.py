@@ -12,6 +12,7 @@ versions of Python. Without source it is the bytecode, which a new minor version
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -19,12 +20,16 @@ import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from everyturn.code_text import code_text, references
+from everyturn.code_text import assignment, code_text, reassigned, references, tree_text
 from everyturn.value_text import class_parts, plain_text, value_object
 
 UNKNOWN = "v1:unknown"
 """For handlers with nothing to hash, such as built-ins. It equals nothing, itself included."""
+
+_known: WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, str]] = WeakKeyDictionary()
+"""Hashes of functions, made once: what they capture may change as they run."""
 
 _SKIPPED = frozenset({"__file__", "__name__", "__doc__", "__builtins__", "__path__", "__package__", "__spec__"})
 
@@ -32,13 +37,22 @@ _SKIPPED = frozenset({"__file__", "__name__", "__doc__", "__builtins__", "__path
 def impl_hash(handler: Any) -> str:
     """`v1:` and 32 hexadecimal digits, or `v1:unknown`. Never raises."""
     try:
-        walk = _Walk(handler)
-        text = walk.text(handler)
+        if not isinstance(handler, types.FunctionType):
+            return _hash(handler)
+        code, known = _known.get(handler, (None, UNKNOWN))
+        if code is not handler.__code__:
+            known = _hash(handler)
+            _known[handler] = handler.__code__, known
+        return known
     except Exception:  # whatever an object answers to being looked at
         return UNKNOWN
-    if not walk.found_code:
-        return UNKNOWN
-    return f"v1:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _hash(handler: Any) -> str:
+    walk = _Walk(handler)
+    text = walk.text(handler)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"v1:{digest[:32]}" if walk.found_code else UNKNOWN
 
 
 def same_implementation(first: str | None, second: str | None) -> bool:
@@ -52,6 +66,7 @@ class _Walk:
     def __init__(self, handler: Any) -> None:
         self.found_code = False
         self._numbers: dict[int, int] = {}
+        self._constants: set[tuple[str, str]] = set()
         self._alive: list[Any] = []  # so that no id is given twice
         self._top = _top(_module(_innermost(handler)))
 
@@ -114,7 +129,10 @@ class _Walk:
             yield self.text(function.__wrapped__)  # type: ignore[attr-defined]
         yield self.text(function.__defaults__)
         yield self.text(function.__kwdefaults__)
+        state = reassigned(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name in state:
+                continue
             try:
                 captured = cell.cell_contents
             except ValueError:  # not assigned yet
@@ -144,12 +162,28 @@ class _Walk:
             found = scope[name]
             if isinstance(found, types.ModuleType):
                 yield from self._module_parts(name, found, attributes)
-            elif not callable(found) and plain_text(found) is None and not _is_constant(found):
-                yield f"{name}:{_label(type(found))}"
             else:
-                yield f"{name}={self.text(found)}"
+                yield f"{name}={self._global(_module(function), name, found)}"
         if owner is not None:
             yield from self._owner_parts(owner, attributes)
+
+    def _global(self, module: str, name: str, found: Any) -> str:
+        if callable(found) or isinstance(found, types.ModuleType):
+            return self.text(found)
+        # What the source says, rather than the value: it is the same on all machines and at all times, also for
+        # caches, and for settings and secrets that come from the environment.
+        source = assignment(module, name)
+        if source is None:
+            is_value = plain_text(found) is not None or _is_constant(found)
+            return self.text(found) if is_value else _label(type(found))
+        expression, home = source
+        if (home, name) in self._constants:
+            return name
+        self._constants.add((home, name))
+        scope = vars(sys.modules[home])
+        used = {part.id for part in ast.walk(expression) if isinstance(part, ast.Name)}
+        parts = [f"{n}={self._global(home, n, scope[n])}" for n in sorted(used - _SKIPPED) if n in scope]
+        return f"({tree_text(expression)} {' '.join(parts)})"
 
     def _module_parts(self, name: str, module: types.ModuleType, attributes: set[str]) -> Iterator[str]:
         if not self._is_ours(module):
@@ -158,7 +192,7 @@ class _Walk:
         for attribute in sorted(attributes & vars(module).keys()):
             found = vars(module)[attribute]
             if not isinstance(found, types.ModuleType):
-                yield f"{name}.{attribute}={self.text(found)}"
+                yield f"{name}.{attribute}={self._global(module.__name__, attribute, found)}"
 
     def _method(self, function: Any, owner: Any) -> Iterator[str]:
         if not isinstance(function, types.FunctionType):

@@ -32,6 +32,12 @@ class SignatureSchema:
                 f"Tool {tool!r}: a model cannot be told what {' and '.join(signature.stars)} take. "
                 "Name each parameter, or give the schema by hand: et.Tool(name, schema, handler)."
             )
+        for parameter in signature.parameters.values():
+            if parameter.name in ("ctx", "context") and parameter.annotation is parameter.empty:
+                raise ToolDefinitionError(
+                    f"Tool {tool!r}: parameter {parameter.name!r} has no annotation, so the model would give it. "
+                    "Annotate it et.Context to have the context injected, or rename it."
+                )
         self._tool = tool
         self._parameters = signature.parameters
         fields = {
@@ -105,6 +111,9 @@ def _notes(hint: Any) -> list[str]:
         text = text or getattr(item, "documentation", None)
         if isinstance(text, str):
             found.append(text)
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        parts = [part for member in typing.get_args(hint) for part in _metadata(member)]
+        found += [part for part in parts if isinstance(part, str)]
     return found
 
 

@@ -26,17 +26,14 @@ _CONTEXT_TEXT = re.compile(
 class Signature:
     parameters: dict[str, inspect.Parameter]
     """What the model may give, with the annotations as types. Star parameters are not among them."""
+    positional: tuple[inspect.Parameter, ...]
+    """Those that Python takes by position only, the context among them."""
     context: tuple[str, ...]
     """The parameters that the context is injected into."""
     stars: tuple[str, ...]
     """The names of `*args` and `**kwargs`, with their stars."""
     owner: str | None
     """The first parameter, when the handler is a function of a class that is not bound yet."""
-
-    @property
-    def positional(self) -> list[inspect.Parameter]:
-        """Those that Python takes by position only."""
-        return [p for p in self.parameters.values() if p.kind is p.POSITIONAL_ONLY]
 
 
 def chain(handler: Any) -> Iterator[Any]:
@@ -89,7 +86,12 @@ def read(handler: Handler, name: str) -> Signature:
             context.append(parameter.name)
         else:
             parameters[parameter.name] = parameter.replace(annotation=annotation)
-    return Signature(parameters, tuple(context), tuple(stars), owner)
+    positional = [
+        parameter
+        for parameter in given.parameters.values()
+        if parameter.kind is parameter.POSITIONAL_ONLY and (parameter.name in parameters or parameter.name in context)
+    ]
+    return Signature(parameters, tuple(positional), tuple(context), tuple(stars), owner)
 
 
 def _callable(handler: Any) -> Handler:
@@ -132,7 +134,10 @@ class _Scope:
 
     def resolve(self, parameter: inspect.Parameter, tool: str) -> Any:
         raw = parameter.annotation
-        holder = types.SimpleNamespace(__annotations__={"it": raw})
+
+        def holder() -> None: ...
+
+        holder.__annotations__ = {"it": raw}
         try:
             return typing.get_type_hints(holder, self._globals, self._locals, include_extras=True)["it"]
         except Exception as error:

@@ -483,7 +483,60 @@ def test_a_tool_hashes_when_it_is_asked(tmp_path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    before = as_tool(module.f).impl_hash
-    module.f.__dict__.pop("impl_hash")
-    module.later = lambda a: -a
-    assert module.f.impl_hash != before
+    assert as_tool(module.f).impl_hash == impl_hash(module.f.handler)
+    path.write_text(path.read_text().replace("    return a\n", "    return -a\n"))
+    changed = importlib.util.module_from_spec(spec)
+    sys.modules["late"] = changed
+    spec.loader.exec_module(changed)
+    assert changed.f.impl_hash != module.f.impl_hash
+
+
+def test_state_is_no_implementation(made: Callable[..., str]) -> None:
+    """Caches and counters do not count: the same before and after the tool has run, in any process."""
+    source = """
+        import functools, os
+
+        CACHE = {}
+        count = 0
+        TOKEN = os.environ.get("EVERYTURN_TEST_TOKEN")
+
+        def counted(function):
+            n = 0
+            @functools.wraps(function)
+            def wrapper(a):
+                nonlocal n
+                n += 1
+                return function(a)
+            return wrapper
+
+        @counted
+        def f(a):
+            global count
+            count += 1
+            CACHE[a] = TOKEN
+            return a
+    """
+    before = made(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVERYTURN_TEST_TOKEN", "secret")
+        assert made(source + "\n        f(1); f(2)") == before
+    assert made(source.replace("CACHE = {}", "CACHE = {1: 2}")) != before
+    assert made(source.replace("TEST_TOKEN", "OTHER_TOKEN")) != before
+
+
+def test_constants_of_other_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = []
+    for number, (base, use) in enumerate([(1, "BASE * 2"), (2, "BASE * 2"), (1, "BASE * 3"), (1, "BASE * 2")]):
+        package = f"constants{number}"
+        folder = tmp_path / package
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        (folder / "base.py").write_text(f"BASE = {base}\n")
+        (folder / "rules.py").write_text(f"from .base import BASE\nLIMIT: int = {use}\nLOOP = [1]\n")
+        (folder / "top.py").write_text(
+            "from . import rules\nfrom .rules import LIMIT as L, LOOP\ndef f(a):\n    return L, LOOP, rules.LIMIT\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        hashes.append(impl_hash(importlib.import_module(f"{package}.top").f))
+    assert len(set(hashes[:3])) == 3
+    assert hashes[0] == hashes[3]

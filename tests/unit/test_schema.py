@@ -194,6 +194,11 @@ async def test_positional_only() -> None:
     assert await made.call(made.parse({"a": 1, "c": 5})) == [1, 2, 5, 4]
     assert await made.call(made.parse({"a": 1, "d": 5})) == [1, 2, 3, 5]
 
+    async def g(ctx: Context, a: int, /, b: int = 2) -> Any:
+        return ctx, a, b
+
+    assert await as_tool(g).call({"a": 1}, "context") == ("context", 1, 2)  # type: ignore[arg-type]
+
 
 def _module(source: str) -> types.ModuleType:
     module = types.ModuleType("made_up")
@@ -273,6 +278,27 @@ def test_the_context_with_something_else_is_refused() -> None:
 
     with pytest.raises(ToolDefinitionError, match=r"parameter 'ctx'.*alone"):
         as_tool(f)
+
+
+def test_a_context_without_annotation_is_refused() -> None:
+    def f(a: int, ctx) -> None:  # type: ignore[no-untyped-def]
+        pass
+
+    with pytest.raises(ToolDefinitionError, match=r"parameter 'ctx' has no annotation.*et\.Context"):
+        as_tool(f)
+
+
+def test_notes_inside_a_union() -> None:
+    """field case 79."""
+
+    def f(n: Annotated[int, "how many", Field(ge=1)] | None = None) -> None:
+        pass
+
+    assert properties(f)["n"] == {
+        "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}],
+        "default": None,
+        "description": "how many",
+    }
 
 
 def test_names_that_pydantic_reserves() -> None:
