@@ -158,7 +158,9 @@ def tree_text(node: Any) -> str:
     for name, value in ast.iter_fields(node):
         if name == "body" and isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             value = _without_docstring(value)
-        # Empty fields differ between versions of Python.
+        if isinstance(node, ast.JoinedStr):
+            value = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
+        # Empty fields, and empty parts of f-strings, differ between versions of Python.
         if name not in _IRRELEVANT and value is not None and value != []:
             parts.append(f"{name}={tree_text(value)}")
         elif isinstance(node, ast.Constant) and name == "value":

@@ -163,6 +163,9 @@ class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def sort(self, value: Any, parent_key: str | None = None) -> Any:
+        return value
+
 
 def _build(tool: str, fields: dict[str, tuple[Any, FieldInfo]]) -> tuple[type[BaseModel], dict[str, Any]]:
     with warnings.catch_warnings():

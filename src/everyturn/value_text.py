@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import types
 from collections.abc import Iterator
@@ -49,15 +50,22 @@ def value_object(value: Any) -> dict[str, Any] | None:
     return None
 
 
+def _filename(function: types.FunctionType) -> str:
+    inner = inspect.unwrap(function)
+    return inner.__code__.co_filename if isinstance(inner, types.FunctionType) else ""
+
+
 def class_parts(kind: type) -> Iterator[tuple[str, str | tuple[Any]]]:
     """What a class body says, by name: a text, or a part to follow."""
     is_dataclass = dataclasses.is_dataclass(kind)
     for name, part in sorted(vars(kind).items()):
         function = getattr(part, "__func__", None) or getattr(part, "fget", None) or part
         if isinstance(function, types.FunctionType):
-            made = is_dataclass and name in _MADE_BY_DATACLASS and function.__code__.co_filename == "<string>"
+            made = is_dataclass and name in _MADE_BY_DATACLASS and _filename(function) == "<string>"
             if not made and function.__module__ == kind.__module__:
                 yield name, (part,)
+        elif issubclass(kind, Enum) and name.startswith("_"):
+            continue
         elif not (name.startswith("__") and name.endswith("__")) and (
             plain_text(part) is not None or isinstance(part, list | tuple | set | frozenset | dict | type)
         ):
