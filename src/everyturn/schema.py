@@ -73,7 +73,7 @@ class SignatureSchema:
             try:
                 _build(self._tool, {field: definition})
             except Exception as cause:
-                reason = str(cause).partition("\n")[0]
+                reason = str(cause).partition("\n")[0].partition(". ")[0]
                 raise ToolDefinitionError(
                     f"Tool {self._tool!r}: the type of parameter {self._names[field]!r} has no JSON Schema: "
                     f"{reason.rstrip('.')}. Use plain types, dataclasses, TypedDicts or pydantic models."

@@ -107,7 +107,7 @@ def _bound_by_name(handler: Any) -> set[str]:
 def _is_owner(parameter: inspect.Parameter, handler: Any) -> bool:
     if isinstance(handler, classmethod):
         return True
-    if not inspect.isfunction(handler) or parameter.annotation is not parameter.empty:
+    if not inspect.isfunction(handler):
         return False
     *_, container, _name = ["", *handler.__qualname__.split(".")]
     return parameter.name in ("self", "cls") and container not in ("", "<locals>")

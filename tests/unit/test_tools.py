@@ -152,7 +152,7 @@ async def test_tools_of_a_class() -> None:
             self.stock = stock
 
         @tool
-        def sell(self, count: int, ctx: Context) -> int:
+        def sell(self: Shop, count: int, ctx: Context) -> int:
             """Sell some."""
             return self.stock - count
 
