@@ -100,3 +100,7 @@ class StreamBroken(ModelError):
 
 class RunNotFound(EveryturnError, LookupError):
     """No stream event of this run is stored."""
+
+
+class MemoryNotFound(EveryturnError, LookupError):
+    """No memory has this id, in the scope that was asked."""

@@ -117,12 +117,14 @@ weighed AS MATERIALIZED (
            nullif(CASE WHEN m.embedded_by = :'embedded_by'::text THEN m.embedding <=> :'vector'::vector END, 'NaN')
                AS distance,
            lexical.word,
-           lexical.identifier
+           lexical.identifier,
+           lexical.matched
       FROM (SELECT id FROM near UNION SELECT id FROM nearest UNION SELECT id FROM named
             UNION SELECT id FROM owed UNION SELECT id FROM worded UNION SELECT id FROM newest) AS candidate
       JOIN agent_semantic m USING (id)
      CROSS JOIN LATERAL (
-           SELECT coalesce(sum(w.word), 0) AS word, coalesce(sum(w.identifier), 0) AS identifier
+           SELECT coalesce(sum(w.word), 0) AS word, coalesce(sum(w.identifier), 0) AS identifier,
+                  array_agg(w.lexeme ORDER BY w.identifier DESC, w.word DESC, w.lexeme) AS matched
              FROM weights w
             WHERE m.tsv @@ w.term
            ) AS lexical
@@ -130,6 +132,8 @@ weighed AS MATERIALIZED (
 ranked AS (
     SELECT w.id,
            w.valid_from,
+           w.matched,
+           1 - w.distance AS similarity,
            CASE WHEN w.word > 0 THEN rank() OVER (ORDER BY w.identifier + w.word DESC) END AS lexical_rank,
            CASE WHEN w.distance IS NOT NULL THEN rank() OVER (ORDER BY w.distance) END AS vector_rank,
            CASE
@@ -140,7 +144,8 @@ ranked AS (
       FROM weighed w
 )
 SELECT m.id, m.scope, m.agent, m.subjects, m.text, m.attributes, m.embedded_by, m.created_at, m.valid_from,
-       m.valid_until, m.superseded_by, m.expires_at, m.source_turn, r.lexical_rank, r.vector_rank, r.score
+       m.valid_until, m.superseded_by, m.expires_at, m.source_turn, r.lexical_rank, r.vector_rank, r.score,
+       r.similarity, r.matched
   FROM ranked r
   JOIN agent_semantic m USING (id)
  ORDER BY r.score DESC, r.valid_from DESC, r.id DESC

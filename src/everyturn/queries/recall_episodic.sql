@@ -1,0 +1,152 @@
+-- Which events answer this question? One statement: filters, vector evidence, lexical evidence, and their fusion.
+--
+-- Every filter may be NULL:
+--   scope, agent        equal to the column
+--   subjects            the event has all of them
+--   has, path, exactly  attributes: contains this object; satisfies this jsonpath; has these keys with these values
+--   present, absent     attributes: has all of these keys; has none of these
+--   since, until        occurred_at within [since, until)
+-- text           the question; NULL lists by recency
+-- vector         its vector, made by embedded_by; NULL leaves the words
+-- candidates     how many rows each kind of evidence contributes, at least `row_limit`
+-- half_life      days in which a score halves; NULL weighs all times alike
+--
+-- score: cosine similarity + 0.3 x the share of the question's identifiers + 0.02 x the share of its words. An event whose
+-- vector is owed is given 0.6 x the share of the words in place of the cosine. Without a vector of the question it is the
+-- share of the words, the rarer counting more, + 0.3 x the share of the identifiers.
+
+WITH live AS NOT MATERIALIZED (
+    SELECT m.*
+      FROM agent_episodic m
+     WHERE (:'scope'::text IS NULL OR m.scope = :'scope'::text)
+       AND (:'agent'::text IS NULL OR m.agent = :'agent'::text)
+       AND (:'subjects'::text[] IS NULL OR m.subjects @> :'subjects'::text[])
+       AND (:'has'::jsonb IS NULL OR m.attributes @> :'has'::jsonb)
+       AND (:'path'::jsonpath IS NULL OR m.attributes @@ :'path'::jsonpath)
+       AND (:'present'::text[] IS NULL OR m.attributes ?& :'present'::text[])
+       AND (:'absent'::text[] IS NULL OR NOT m.attributes ?| :'absent'::text[])
+       AND (:'exactly'::jsonb IS NULL OR NOT EXISTS (
+               SELECT FROM jsonb_each(:'exactly'::jsonb) AS wanted (key, value)
+                WHERE m.attributes -> wanted.key IS DISTINCT FROM wanted.value))
+       AND (:'since'::timestamptz IS NULL OR m.occurred_at >= :'since'::timestamptz)
+       AND (:'until'::timestamptz IS NULL OR m.occurred_at < :'until'::timestamptz)
+       AND (m.expires_at IS NULL OR m.expires_at > now())
+),
+terms AS MATERIALIZED (
+    SELECT * FROM everyturn_terms(:'text'::text)
+),
+-- Meaning: the nearest by the vector index.
+near AS MATERIALIZED (
+    SELECT l.id
+      FROM live l
+     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+     ORDER BY l.embedding <=> :'vector'::vector
+     LIMIT :'candidates'::bigint
+),
+-- The same without the index, when that did not find enough: `+ 0` is what keeps the index away.
+nearest AS MATERIALIZED (
+    SELECT l.id
+      FROM live l
+     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+       AND (SELECT count(*) FROM near) < :'row_limit'::bigint
+     ORDER BY (l.embedding <=> :'vector'::vector) + 0
+     LIMIT :'candidates'::bigint
+),
+-- Identifiers: the nearest of the rows that hold one.
+named AS MATERIALIZED (
+    SELECT l.id
+      FROM live l
+     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+       AND l.tsv @@ everyturn_identifiers(:'text'::text)
+     ORDER BY l.embedding <=> :'vector'::vector
+     LIMIT :'candidates'::bigint
+),
+-- Words, for the rows whose vector is owed or was made by another embedder.
+owed AS MATERIALIZED (
+    SELECT l.id
+      FROM live l,
+           LATERAL (SELECT sum(t.word + t.identifier) AS share FROM terms t WHERE l.tsv @@ t.term) AS found
+     WHERE :'vector'::vector IS NOT NULL
+       AND (l.embedded_by IS NULL OR l.embedded_by < :'embedded_by'::text OR l.embedded_by > :'embedded_by'::text)
+       AND l.tsv @@ everyturn_tsquery(:'text'::text)
+     ORDER BY found.share DESC, l.occurred_at DESC, l.id DESC
+     LIMIT :'candidates'::bigint
+),
+-- Words alone: the rows that hold one of the rarer ones, and what each holds of them all.
+matched AS MATERIALIZED (
+    SELECT l.id, l.occurred_at, t.lexeme, t.identifier
+      FROM live l
+      JOIN terms t ON l.tsv @@ t.term
+     WHERE :'vector'::vector IS NULL
+       AND l.tsv @@ (SELECT everyturn_rarer_terms(:'text'::text, 'agent_episodic'))
+),
+weights AS MATERIALIZED (
+    SELECT w.lexeme, w.term, w.identifier, w.weight / sum(w.weight) OVER () AS word
+      FROM (
+          SELECT t.lexeme, t.term, t.identifier,
+                 ln(2 + (SELECT count(DISTINCT id) FROM matched)::float8 / greatest(1, count(m.id))) AS weight
+            FROM terms t
+            LEFT JOIN matched m USING (lexeme)
+           GROUP BY t.lexeme, t.term, t.identifier
+      ) AS w
+),
+worded AS MATERIALIZED (
+    SELECT m.id
+      FROM matched m
+      JOIN weights w USING (lexeme)
+     GROUP BY m.id, m.occurred_at
+     ORDER BY sum(w.word + w.identifier) DESC, m.occurred_at DESC, m.id DESC
+     LIMIT :'candidates'::bigint
+),
+-- No question: the newest.
+newest AS MATERIALIZED (
+    SELECT l.id
+      FROM live l
+     WHERE :'text'::text IS NULL
+     ORDER BY l.occurred_at DESC, l.id DESC
+     LIMIT :'row_limit'::bigint
+),
+weighed AS MATERIALIZED (
+    SELECT m.id,
+           m.occurred_at,
+           nullif(CASE WHEN m.embedded_by = :'embedded_by'::text THEN m.embedding <=> :'vector'::vector END, 'NaN')
+               AS distance,
+           lexical.word,
+           lexical.identifier,
+           lexical.matched
+      FROM (SELECT id FROM near UNION SELECT id FROM nearest UNION SELECT id FROM named
+            UNION SELECT id FROM owed UNION SELECT id FROM worded UNION SELECT id FROM newest) AS candidate
+      JOIN agent_episodic m USING (id)
+     CROSS JOIN LATERAL (
+           SELECT coalesce(sum(w.word), 0) AS word, coalesce(sum(w.identifier), 0) AS identifier,
+                  array_agg(w.lexeme ORDER BY w.identifier DESC, w.word DESC, w.lexeme) AS matched
+             FROM weights w
+            WHERE m.tsv @@ w.term
+           ) AS lexical
+),
+ranked AS (
+    SELECT w.id,
+           w.occurred_at,
+           w.matched,
+           1 - w.distance AS similarity,
+           CASE WHEN w.word > 0 THEN rank() OVER (ORDER BY w.identifier + w.word DESC) END AS lexical_rank,
+           CASE WHEN w.distance IS NOT NULL THEN rank() OVER (ORDER BY w.distance) END AS vector_rank,
+           CASE
+               WHEN :'text'::text IS NOT NULL
+               THEN (coalesce(1 - w.distance, CASE WHEN :'vector'::vector IS NULL THEN 0.98 ELSE 0.6 END * w.word)
+                     + 0.3 * w.identifier + 0.02 * w.word)
+                    * CASE
+                          WHEN :'half_life'::float8 IS NULL THEN 1
+                          ELSE 0.5 ^ least(1000, greatest(0, extract(epoch FROM now() - w.occurred_at)::float8)
+                                                 / (86400 * :'half_life'::float8))
+                      END
+           END AS score
+      FROM weighed w
+)
+SELECT m.id, m.scope, m.agent, m.conversation, m.subjects, m.text, m.attributes, m.embedded_by, m.occurred_at,
+       m.created_at, m.expires_at, m.source_turn, r.lexical_rank, r.vector_rank, r.score,
+       r.similarity, r.matched
+  FROM ranked r
+  JOIN agent_episodic m USING (id)
+ ORDER BY r.score DESC, r.occurred_at DESC, r.id DESC
+ LIMIT :'row_limit'::bigint;
