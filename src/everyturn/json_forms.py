@@ -15,7 +15,7 @@ MAX_DEPTH = 192
 MAX_BYTES = 128 * 1024 * 1024
 """Bytes one value may take before it is refused; jsonb itself refuses a string or a container of 256 MiB."""
 
-MAX_LENIENT_BYTES = 64 * 1024 * 1024
+MAX_LENIENT_BYTES = 32 * 1024 * 1024
 """Bytes from which a value is clipped when it may not be refused: it still fits a row with other values."""
 
 BIG_FLOAT = 1e16

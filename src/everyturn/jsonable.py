@@ -34,7 +34,7 @@ dict that looks like a tag       `{"$literal": {…}}`                          
 NUL, lone surrogate in text      U+FFFD                                       text
 container inside itself          `{"$omitted": "…"}`                          dict
 deeper than 192 levels           `{"$omitted": "…"}`                          dict
-past 128 MiB in one value        refused; lenient: from 64 MiB clipped        what was kept
+past 128 MiB in one value        refused; lenient: from 32 MiB clipped        what was kept
 anything else                    refused; lenient: `{"$object": {type, repr}} dict
 ===============================  ===========================================  ===========================
 
