@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import everyturn as et
@@ -39,7 +40,7 @@ class OfflineReviewer:
         if diff.is_error:
             return self._say(f"The diff could not be fetched: {diff.content}")
         try:
-            found = {hunk.hash: findings for hunk in hunks(diff.content) if (findings := review(hunk))}
+            found = _findings(diff.content)
         except UnreadableDiff as error:
             return self._say(str(error))
         if found and not priors:
@@ -61,6 +62,12 @@ class OfflineReviewer:
 
     def _say(self, text: str) -> et.ModelTurn:
         return et.ModelTurn(text=text, model=self.name, usage=et.Usage(), cost_usd=Decimal(0))
+
+
+@lru_cache(maxsize=4)
+def _findings(diff: str) -> dict[str, list[Finding]]:
+    """The findings by hunk; a review asks for them in each of its turns."""
+    return {hunk.hash: findings for hunk in hunks(diff) if (findings := review(hunk))}
 
 
 def _so_far(messages: Sequence[Any]) -> tuple[str, _Outcomes, _Outcomes, _Outcomes]:

@@ -1,0 +1,207 @@
+"""The review bot, run as its users run it: what it leaves in the database and on the forge."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+ROOT = Path(__file__).resolve().parents[2]
+BOT = ROOT / "examples" / "review_bot.py"
+
+FIRST = """\
+import os
+
+
+def load(path, seen=[]):
+    try:
+        return open(path, encoding="utf-8")
+    except:
+        return None
+"""
+SECOND = """\
+import os
+
+
+def load(path, seen=[]):
+    try:
+        return open(path, encoding="utf-8")
+    except:
+        return None
+
+
+def same(a):
+    return a == None
+"""
+
+
+def git(repository: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(repository), *identity, *arguments], check=True, capture_output=True)
+
+
+def commit(repository: Path, message: str, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (repository / name).write_text(content, "utf-8")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "-m", message)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "a repo"
+    path.mkdir()
+    git(path, "init", "--quiet")
+    commit(path, "Load files", {"load.py": FIRST})
+    commit(path, "Compare [with] None", {"load.py": SECOND, "notes.md": "nothing to see\n"})
+    return path
+
+
+class Bot:
+    def __init__(self, url: str, home: Path) -> None:
+        self.url = url
+        self.home = home
+
+    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("EVERYTURN", "MODEL", "ANTHROPIC"))
+        }
+        kept |= {"EVERYTURN_DATABASE": self.url, "XDG_DATA_HOME": str(self.home), "COLUMNS": "160"} | environment
+        done = subprocess.run(
+            [sys.executable, str(BOT), *arguments], env=kept, capture_output=True, text=True, timeout=90
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        with psycopg.connect(self.url, row_factory=dict_row) as conn:
+            return conn.execute(sql, parameters).fetchall()
+
+    @property
+    def comments(self) -> list[dict[str, Any]]:
+        (store,) = (self.home / "everyturn" / "review-bot").glob("*.json")
+        found: list[dict[str, Any]] = json.loads(store.read_text("utf-8"))["comments"]
+        return found
+
+
+@pytest.fixture
+def bot(everyturn_url: str, tmp_path: Path) -> Bot:
+    return Bot(everyturn_url, tmp_path / "share")
+
+
+def test_two_reviews_find_three_things_and_say_each_once(bot: Bot, repository: Path) -> None:
+    said = bot.run("review", "--local", str(repository), "--last", "5")
+    assert "Load files" in said
+    assert "Compare [with] None" in said
+    assert "load.py:12 [none-comparison] `return a == None`: " in said
+    assert "3 new comments on 2 commits" in said
+    found = {(comment["path"], comment["line"], comment["body"].split("]")[0]) for comment in bot.comments}
+    assert found == {
+        ("load.py", 4, "[mutable-default"),
+        ("load.py", 7, "[bare-except"),
+        ("load.py", 12, "[none-comparison"),
+    }
+
+    again = bot.run("review", "--local", str(repository), "--last", "5")
+    assert "0 new comments on 2 commits" in again
+    assert "3 from earlier reviews" in again
+    assert len(bot.comments) == 3
+
+    turns = bot.rows(
+        "SELECT kind, count(*) FROM agent_turns WHERE NOT starts_with(coalesce(payload ->> 'toolName', ''), 'memory.')"
+        " GROUP BY 1 ORDER BY 1"
+    )
+    assert {row["kind"]: row["count"] for row in turns} == {
+        "user": 4,
+        "model": 14,
+        "tool_call": 11,
+        "tool_result": 11,
+    }
+
+
+def test_the_log_answers_the_questions_people_ask_of_it(bot: Bot, repository: Path) -> None:
+    bot.run("review", "--local", str(repository), "--repo", "o/r")
+    posted = bot.rows(
+        "SELECT t.payload ->> 'repo' AS repo, t.payload ->> 'path' AS path, t.payload ->> 'line' AS line,"
+        " t.payload ->> 'body' AS body, t.payload ->> 'url' AS url, t.payload ->> 'implHash' AS impl_hash"
+        " FROM agent_turns t WHERE t.agent = 'code-reviewer' AND t.kind = 'tool_result'"
+        " AND t.payload ->> 'toolName' = 'post_review_comment' ORDER BY (t.payload ->> 'line')::int"
+    )
+    assert [(row["repo"], row["path"], row["line"]) for row in posted] == [
+        ("o/r", "load.py", "4"),
+        ("o/r", "load.py", "7"),
+        ("o/r", "load.py", "12"),
+    ]
+    assert {row["url"] for row in posted} == {comment["url"] for comment in bot.comments}
+    assert all(row["impl_hash"].startswith("v1:") for row in posted)
+    models = bot.rows(
+        "SELECT DISTINCT payload ->> 'model' AS model, (payload ->> 'costUsd')::numeric AS cost"
+        " FROM agent_turns WHERE kind = 'model'"
+    )
+    assert models == [{"model": "offline:rules", "cost": 0}]
+    tools = bot.rows("SELECT name, rate_budget FROM agent_tools WHERE agent = 'code-reviewer' ORDER BY name")
+    assert [tool["name"] for tool in tools] == ["fetch_pr_diff", "post_review_comment", "prior_findings"]
+    assert all(tool["rate_budget"]["window_seconds"] == 60 for tool in tools)
+    (cached,) = bot.rows("SELECT value FROM agent_procedural WHERE cache_key = 'o/r#1'")
+    assert "hunk:" in cached["value"]
+    memories = bot.rows("SELECT subjects, (attributes ->> 'line')::int AS line FROM agent_semantic ORDER BY line")
+    assert [memory["line"] for memory in memories] == [4, 7, 12]
+    assert all("repo:o/r" in memory["subjects"] for memory in memories)
+
+
+def test_the_report_prints_what_was_done(bot: Bot, repository: Path) -> None:
+    assert "Turns by kind: none" in bot.run("report")
+    bot.run("review", "--local", str(repository))
+    said = bot.run("report")
+    for title in ("Turns by kind", "Findings by rule", "Cost by model", "Slowest tools"):
+        assert title in said
+    for word in ("tool_result", "bare-except", "offline:rules", "post_review_comment"):
+        assert word in said
+
+
+def test_a_comment_that_a_crash_left_unremembered_is_not_posted_again(bot: Bot, repository: Path) -> None:
+    bot.run("review", "--local", str(repository))
+    bot.rows("DELETE FROM agent_semantic RETURNING id")
+    assert "0 new comments" in bot.run("review", "--local", str(repository))
+    assert len(bot.comments) == 3
+    assert len(bot.rows("SELECT id FROM agent_semantic")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("review", "--local", "/nowhere"), 4, "/nowhere is not a directory"),
+        (("review", "--local", "{tmp}"), 4, "is not a git working copy"),
+        (("review", "--local", "{repo}", "--last", "0"), 2, "--last"),
+        (("review", "--local", "{repo}", "--database", "postgresql://127.0.0.1:1/x"), 4, "127.0.0.1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    bot: Bot, repository: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    given = [each.format(tmp=tmp_path, repo=repository) for each in arguments]
+    assert sentence in bot.run(*given, code=code)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [("anthropic:claude-opus-4-7", "ANTHROPIC_API_KEY"), ("nonsense", "does not name a provider")],
+)
+def test_a_model_that_cannot_be_asked_is_said_in_a_sentence(
+    bot: Bot, repository: Path, model: str, sentence: str
+) -> None:
+    assert sentence in bot.run("review", "--local", str(repository), code=4, MODEL=model)
+    assert bot.comments == []
+
+
+def test_a_repository_without_commits_has_nothing_to_review(bot: Bot, tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "empty")
+    assert "nothing to review" in bot.run("review", "--local", str(tmp_path / "empty"))
