@@ -73,3 +73,16 @@ def test_a_server_is_not_migrated_by_reading_from_it(empty_url: str, capsys: Cap
     assert "applied\t0001_text_search.sql\n" in capsys.readouterr().out
     assert main(["-q", "-d", empty_url, "db", "migrate", "--check"]) == 0
     assert main(["-q", "-d", empty_url, "turn", "list"]) == 0
+
+
+def test_doctor_finds_nothing_missing_here_and_says_when_there_is(directory: str, capsys: Capture) -> None:
+    assert main(["-d", directory, "db", "init"]) == 0
+    capsys.readouterr()
+    assert main(["-q", "-d", directory, "db", "doctor", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)
+    assert {"server", "HNSW index", "full text search"} <= {finding["name"] for finding in findings}
+    assert {finding["status"] for finding in findings} <= {"ok", "warn"}
+    assert main(["-q", "db", "doctor", "postgresql://nobody@127.0.0.1:1/x"]) == 1
+    header, row = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert header.split("\t") == ["status", "name", "detail", "way_out"]
+    assert row.startswith("miss\tconnection\t")

@@ -30,7 +30,7 @@ from everyturn.cli.paging import DEFAULT_LIMIT, pages
 from everyturn.cli.resume import crashed, load_agent, resume_one
 from everyturn.cli.text import as_cell, clip, one_line
 from everyturn.cli.turn import as_document
-from everyturn.errors import ConversationNotFound
+from everyturn.errors import ConversationConflict, ConversationNotFound
 
 if TYPE_CHECKING:
     from everyturn.database import Database
@@ -154,6 +154,10 @@ async def resume(
                 try:
                     row = await resume_one(loaded, conversation, given)
                     yield [{"result": "finished", **row}]
+                except ConversationConflict:
+                    if id is not None:
+                        raise
+                    yield [{"conversation": conversation, "result": "running"}]  # somebody was faster
                 except Exception as error:
                     if id is not None:
                         raise

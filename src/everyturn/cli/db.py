@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +18,9 @@ from everyturn.cli.command import (
     noun,
     pending_migrations,
 )
+from everyturn.cli.exits import CHECK_FAILED, OK
 from everyturn.cli.filters import JsonOption
-from everyturn.cli.output import Output
+from everyturn.cli.output import Column, Output, Row
 
 if TYPE_CHECKING:
     pass
@@ -55,7 +58,7 @@ async def migrate(
             session.out.line(f"{'pending' if check else 'applied'}\t{name}")
     else:
         session.out.note("Nothing to apply.")
-    return 1 if check and names else 0
+    return CHECK_FAILED if check and names else OK
 
 
 async def _migrate(url: str) -> list[str]:
@@ -103,7 +106,7 @@ async def status(session: Session, json: JsonOption = False) -> int:
         out.fields({f"rows of {table['name']}": f"{table['rows']} ({_size(table['bytes'])})" for table in tables})
     if due:
         out.warn("The tables are not those of this version; run `everyturn db migrate`.")
-    return 1 if due else 0
+    return CHECK_FAILED if due else OK
 
 
 def _size(count: int) -> str:
@@ -113,6 +116,45 @@ def _size(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+FINDINGS = [
+    Column("status"),
+    Column("name"),
+    Column("detail", flexible=True),
+    Column("way_out", only_piped=True),
+]
+
+
+@command(app, "doctor")
+async def doctor(
+    session: Session,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="The database; like --database.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Report, feature by feature, what of the contract a server can hold, with a way out for each miss.
+
+    Every feature is tried, and nothing stays behind. Exits 1 when something is missed.
+    """
+    from everyturn.doctor import diagnose
+
+    out = session.out
+    session.settings = session.settings.over(target, False)
+    with session.place() as place:
+        findings = await diagnose(place.url)
+
+    async def found() -> AsyncGenerator[list[Row]]:
+        yield [asdict(finding) for finding in findings]
+
+    await out.listing(FINDINGS, found(), limit=None, json=json)
+    if out.terminal and not json:
+        for finding in findings:
+            if finding.way_out is not None:
+                out.line(f"\n{finding.name}: {finding.detail}.\n  {finding.way_out}")
+    return CHECK_FAILED if any(finding.status == "miss" for finding in findings) else OK
 
 
 @app.command(
