@@ -64,6 +64,16 @@ def test_a_pipe_into_head_is_quiet(url: str, flags: str) -> None:
     assert done.stdout.count(b"\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("redirect", "code", "said"), [(">&-", 0, b""), (">/dev/full", 4, b"Error: No space left on device\n")]
+)
+def test_a_stdout_that_takes_nothing(url: str, redirect: str, code: int, said: bytes) -> None:
+    """field case 119"""
+    command = " ".join([*CLI, "-q", "-d", f"'{url}'", "tool list --json", redirect])
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_every_row_comes_through_a_pipe(url: str) -> None:
     done = run(url, "turn", "list", "--all")
     assert done.stdout.count(b"\n") == TURNS + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -87,8 +88,12 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _prepare_streams() -> None:
     """Never let a character that a stream cannot carry end a command.
 
-    Output is replaced on a terminal that is not UTF-8; input that is not UTF-8 is read as U+FFFD.
+    Output is replaced on a terminal that is not UTF-8; input that is not UTF-8 is read as U+FFFD. A stream
+    that was closed (`>&-`) is opened on nothing, so that no socket or file takes its number.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
     for stream, options in (
         (sys.stdout, {"errors": "replace"}),
         (sys.stderr, {"errors": "replace"}),

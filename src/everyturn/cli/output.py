@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -60,23 +60,17 @@ class Output:
 
     def write(self, text: str) -> None:
         """Write to stdout as it is; the caller has escaped what needs it."""
-        if self.closed:
-            return
-        try:
-            self._stdout.write(text)
-        except BrokenPipeError:
-            self._abandon()
+        if not self.closed:
+            with self._leaving():
+                self._stdout.write(text)
 
     def line(self, text: str = "") -> None:
         self.write(f"{printable(text)}\n")
 
     def flush(self) -> None:
-        if self.closed:
-            return
-        try:
-            self._stdout.flush()
-        except BrokenPipeError:
-            self._abandon()
+        if not self.closed:
+            with self._leaving():
+                self._stdout.flush()
 
     def note(self, text: str) -> None:
         """Say something beside the result, on stderr, unless `--quiet`."""
@@ -216,13 +210,22 @@ class Output:
             table.add_row(*map(Text, line))
         # A terminal too narrow for the ids wraps the lines; nothing but flexible columns is cut for it.
         console.width = max(console.width, taken + left + _GAP * len(columns))
-        try:
+        with self._leaving():
             console.print(table, crop=False)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """A reader that left ends the output; a disk that is full is an error."""
+        try:
+            yield
         except BrokenPipeError:
             self._abandon()
+        except OSError:
+            self._abandon()
+            raise
 
     def _abandon(self) -> None:
-        """The reader has left: point stdout at nothing, so that the interpreter's last flush is quiet too."""
+        """Point stdout at nothing, so that the interpreter's last flush is quiet too."""
         self.closed = True
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
