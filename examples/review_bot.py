@@ -155,6 +155,10 @@ def show_table(title: str, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def shown(value: object) -> str:
     if value is None:
         return "-"
@@ -185,7 +189,7 @@ def review(
     run(review_all(posted_to, pulls, database))
     new: list[Comment] = posted_to.comments()[before:]
     console.print(
-        f"\n{len(new)} new comments on {len(pulls)} commits of [bold]{escape(name)}[/],"
+        f"\n{counted(len(new), 'new comment')} on {counted(len(pulls), 'commit')} of [bold]{escape(name)}[/],"
         f" {before} from earlier reviews; all in {escape(str(posted_to.store))}\n"
     )
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -66,6 +67,7 @@ class LocalForge:
         self.repo = repo or repository.name()
         self.store = store
         self._hunks = lru_cache(maxsize=32)(self._read_hunks)
+        self._reading = threading.Lock()
 
     def open_pull_requests(self, commits: list[Commit]) -> list[PullRequest]:
         """A pull request for each commit; one that was seen before keeps its number."""
@@ -83,7 +85,7 @@ class LocalForge:
 
     def post_review_comment(self, repo: str, pr: int, path: str, line: int, body: str, hunk_hash: str) -> Comment:
         """Hang a comment on a line of the diff; the same words on the same hunk are one comment."""
-        hunk = self._hunks(repo, pr).get(hunk_hash)
+        hunk = self._hunks_of(repo, pr).get(hunk_hash)
         if hunk is None or hunk.path != path:
             raise ForgeError(f"{repo}#{pr} has no hunk {hunk_hash!r} in {path!r}; copy both from its diff.")
         if line not in {number for number, _, _ in hunk.lines}:
@@ -105,6 +107,11 @@ class LocalForge:
             raise ForgeError(f"There is no pull request {repo}#{pr} here.")
         kept, left_out = _within(mark(self.repository.diff(sha)), MAX_DIFF_LINES)
         return "".join(f"Left out, too long: {name}\n" for name in left_out) + kept
+
+    def _hunks_of(self, repo: str, pr: int) -> dict[str, Hunk]:
+        # Comments come many at a time, and the first of them reads the diff for all.
+        with self._reading:
+            return self._hunks(repo, pr)
 
     def _read_hunks(self, repo: str, pr: int) -> dict[str, Hunk]:
         return {hunk.hash: hunk for hunk in hunks(self.diff(repo, pr))}

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_REMOTE = re.compile(r"^(?:\w+://(?:[^/@]*@)?[^/:]+(?::\d+)?/|(?:[^/@]+@)?[^/:]+:)(?P<name>[^:]+?)(?:\.git)?/?$")
+_REMOTE = re.compile(r"^(?:\w+://(?:[^/@]*@)?[^/:]+(?::\d+)?/|(?:[^/@]+@)?[^/:]+:(?!//))(?P<name>[^:]+?)(?:\.git)?/?$")
 
 
 class RepositoryError(Exception):

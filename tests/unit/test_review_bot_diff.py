@@ -175,6 +175,12 @@ def test_a_repository_is_named_after_its_origin(repository: Path, origin: str, n
     assert Repository(repository).name() == name
 
 
+@pytest.mark.parametrize("origin", ["file:///srv/git/cat.git", "/srv/git/cat.git", "../cat"])
+def test_an_origin_on_disk_is_a_name_of_its_own(repository: Path, origin: str) -> None:
+    git(repository, "remote", "add", "origin", origin)
+    assert Repository(repository).name().startswith("local/cat-")
+
+
 def test_repositories_without_an_origin_are_told_apart(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / repository.name
     other.mkdir(parents=True)
