@@ -8,7 +8,7 @@ LAST ?= 10
 PYTEST_ARGS ?= -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test check lint types imports pages format bench docs clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -27,12 +27,21 @@ demo: $(STAMP)  ## Review this repository's last commits, then ask the database 
 test: $(STAMP)  ## Run the tests
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
-check: $(STAMP)  ## Lint, formatting, types, and which module may import which
+check: lint types imports pages  ## Lint, formatting, types, import rules, generated pages (make lint|types|imports|pages)
+
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(STAMP)
 	$(PY) -m mypy
-	$(PY) -m mypy examples
+	$(PY) -m mypy examples scripts/docs.py
+
+imports: $(STAMP)
 	.venv/bin/lint-imports
+
+pages: $(STAMP)
+	$(PY) scripts/docs.py --check
 
 format: $(STAMP)  ## Let ruff format and fix what it can
 	$(PY) -m ruff format .
