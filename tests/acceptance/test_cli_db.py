@@ -86,3 +86,30 @@ def test_doctor_finds_nothing_missing_here_and_says_when_there_is(directory: str
     header, row = capsys.readouterr().out.rstrip("\n").split("\n")
     assert header.split("\t") == ["status", "name", "detail", "way_out"]
     assert row.startswith("miss\tconnection\t")
+
+
+def test_a_dump_moves_everything_to_another_database(
+    directory: str, empty_url: str, tmp_path: Path, capsys: Capture
+) -> None:
+    file = str(tmp_path / "all of it.dump")
+    assert main(["-q", "-d", directory, "db", "init"]) == 0
+    assert main(["-q", "-d", directory, "db", "url"]) == 0
+    with psycopg.connect(capsys.readouterr().out.splitlines()[-1]) as conn:
+        conn.execute(
+            "INSERT INTO agent_turns (conversation, agent, kind, payload)"
+            " VALUES (gen_random_uuid(), 'mover', 'user', '{\"text\": \"moved\"}')"
+        )
+    assert main(["-d", directory, "db", "dump", file]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"Wrote {file} (" in captured.err
+    assert main(["-q", "-d", directory, "db", "dump", file]) == 4
+    assert main(["-q", "-d", directory, "db", "dump", file, "--overwrite"]) == 0
+    assert main(["-q", "-d", empty_url, "db", "restore", file]) == 0
+    capsys.readouterr()
+    assert main(["-q", "-d", empty_url, "turn", "list", "--agent", "mover", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["payload"] == {"text": "moved"}
+    assert main(["-q", "-d", empty_url, "db", "restore", file]) == 4
+    assert "not empty" in capsys.readouterr().err
+    assert main(["-q", "-d", empty_url, "db", "restore", file, "--replace"]) == 0
+    assert main(["-q", "-d", empty_url, "db", "restore", str(tmp_path / "missing")]) == 4

@@ -109,6 +109,15 @@ def test_psql_gets_its_options_its_input_and_its_exit_code(url: str) -> None:
     assert run(url, "db", "shell", "-c", "selec").returncode == 1
 
 
+def test_psql_is_not_given_the_password_as_an_argument(url: str) -> None:
+    meanwhile = b"\\! tr '\\\\0' ' ' < /proc/$PPID/cmdline; echo; echo $PGPASSWORD\n"
+    done = run(f"{url} password=hunter2", "db", "shell", "-qAt", stdin=meanwhile)
+    arguments, environment, _ = done.stdout.decode().split("\n")
+    assert "psql" in arguments
+    assert "hunter2" not in arguments
+    assert environment == "hunter2"
+
+
 def test_ctrl_c_is_130_and_says_nothing(url: str) -> None:
     with psycopg.connect(url) as holder:
         holder.execute("LOCK TABLE agent_turns IN ACCESS EXCLUSIVE MODE")

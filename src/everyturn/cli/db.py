@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,6 +120,39 @@ def _size(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+@command(app, "dump")
+async def dump(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write the whole database to a file, as one snapshot, for `everyturn db restore` on any server.
+
+    The file is a pg_dump archive; only its owner may read it.
+    """
+    from everyturn.transfer import dump
+
+    with session.place() as place, session.out.working("Dumping"):
+        await dump(place.url, file, overwrite=overwrite)
+    session.out.note(f"Wrote {file} ({_size(file.stat().st_size)}).")
+
+
+@command(app, "restore")
+async def restore(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `db dump`.", show_default=False)],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace what the database holds; without it, it must be empty.")
+    ] = False,
+) -> None:
+    """Fill the database from a file of `everyturn db dump`, all or nothing."""
+    from everyturn.transfer import restore
+
+    with session.place() as place, session.out.working("Restoring"):
+        await restore(place.url, file, replace=replace)
+    session.out.note(f"Restored {file}.")
+
+
 FINDINGS = [
     Column("status"),
     Column("name"),
@@ -176,15 +211,23 @@ def shell(ctx: typer.Context, database: DatabaseOption = None) -> None:
     session = Session(settings, Output(quiet=settings.quiet))
     with session.place() as place:
         session.out.flush()
-        code = _run_interruptibly([str(binary("psql")), "--dbname", place.url, *ctx.args])
+        code = _run_interruptibly([str(binary("psql")), *ctx.args], place.url)
     raise typer.Exit(code)
 
 
-def _run_interruptibly(command_line: list[str]) -> int:
+def _run_interruptibly(command_line: list[str], url: str) -> int:
     """Run a program that shares the terminal: Ctrl-C is its to deal with, and the server must outlive it."""
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    parts = conninfo_to_dict(url)
+    # Everybody on the machine can read a program's arguments, only its owner can read its environment.
+    environment = {**os.environ, "PGPASSWORD": str(parts.pop("password"))} if "password" in parts else None
+    program, *arguments = command_line
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        code = subprocess.run(command_line, check=False).returncode
+        code = subprocess.run(
+            [program, f"--dbname={make_conninfo('', **parts)}", *arguments], env=environment, check=False
+        ).returncode
     finally:
         signal.signal(signal.SIGINT, before)
     return 128 - code if code < 0 else code

@@ -86,6 +86,17 @@ class Output:
         except (OSError, ValueError):
             pass
 
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show on a terminal's stderr that something takes its time."""
+        if self.quiet or not self._stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+
+        with Console(file=self._stderr).status(f"{what} …"):
+            yield
+
     def json(self, value: Any) -> None:
         """One JSON document."""
         self.write(as_json(value, indent=2, ascii_only=self._ascii_json) + "\n")
