@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,14 @@ async def remember(
         return done
     await embed(database, [made])
     if on_duplicate == "keep":
-        near = await nearest(database, made, threshold)
-        [done] = await write(database, binding, kind, [made])
+        if database.ambient is None:
+            # Two connections at once: it is only for the report.
+            near, [done] = await asyncio.gather(
+                nearest(database, made, threshold), write(database, binding, kind, [made])
+            )
+        else:
+            near = await nearest(database, made, threshold)
+            [done] = await write(database, binding, kind, [made])
         return replace(done, nearest=near[0], similarity=near[1]) if near else done
     async with database.transaction():
         return await unless_known(database, binding, made, on_duplicate, threshold)
@@ -87,6 +94,7 @@ async def nearest(database: Database, made: Draft, threshold: float) -> tuple[An
         return None
     rows = await database.query(
         f"memory_nearest_{made.kind}",
+        id=made.id,
         scope=made.scope,
         agent=made.agent,
         subjects=made.subjects,

@@ -4,7 +4,8 @@
 WITH live AS NOT MATERIALIZED (
     SELECT m.id, m.text, m.embedding, m.embedded_by
       FROM agent_semantic m
-     WHERE m.scope = :'scope'::text
+     WHERE m.id <> :'id'::uuid
+       AND m.scope = :'scope'::text
        AND m.agent = :'agent'::text
        AND m.subjects @> :'subjects'::text[]
        AND m.subjects <@ :'subjects'::text[]
