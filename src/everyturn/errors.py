@@ -104,3 +104,7 @@ class RunNotFound(EveryturnError, LookupError):
 
 class MemoryNotFound(EveryturnError, LookupError):
     """No memory has this id, in the scope that was asked."""
+
+
+class TransferError(EveryturnError):
+    """A dump could not be written, or not be restored; the message says which and what is unchanged."""
