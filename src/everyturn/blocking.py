@@ -9,9 +9,11 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from .errors import EveryturnError
+
+_ENDED = "This blocking object was closed, or the event loop that did its work has ended."
 
 
 class Portal:
@@ -19,12 +21,20 @@ class Portal:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._thread: threading.Thread | None = None
+        self._closing = False
         if loop is None:
             loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=loop.run_forever, name="everyturn loop", daemon=True)
             self._thread.start()
         self._loop = loop
         self._local = threading.local()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its loop still runs, in this process."""
+        if self._thread is not None:
+            return self._thread.is_alive() and not self._closing
+        return self._loop.is_running()
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Wait in this thread for `awaitable`, which runs on the portal's loop.
@@ -41,9 +51,13 @@ class Portal:
                 "A blocking method was called on the event loop that would have to do the work. "
                 "Await the asynchronous method, or make the calling function synchronous."
             )
-        context = getattr(self._local, "context", None)
-        if context is None:
-            context = self._local.context = contextvars.copy_context()
+        if not self.alive:
+            _discard(awaitable)
+            raise EveryturnError(_ENDED)
+        return self._wait(awaitable)
+
+    def _wait(self, awaitable: Awaitable[Any]) -> Any:
+        context = self._context()
         ready = threading.Event()
         task: asyncio.Task[Any] | None = None
 
@@ -55,18 +69,54 @@ class Portal:
             task = self._loop.create_task(wait(), context=context)
             task.add_done_callback(lambda _: ready.set())
 
-        if self._loop.is_closed():
-            _discard(awaitable)
-            raise EveryturnError("The database of this blocking object was closed.")
-        self._loop.call_soon_threadsafe(start)
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
         try:
-            ready.wait()
+            self._loop.call_soon_threadsafe(start)
+        except RuntimeError:
+            _discard(awaitable)
+            raise EveryturnError(_ENDED) from None
+        try:
+            self._until(ready)
+        except EveryturnError:
+            raise
         except BaseException:  # Ctrl-C in the waiting thread ends the work too
-            self._loop.call_soon_threadsafe(lambda: task.cancel() if task is not None else None)
-            ready.wait()
+            self._loop.call_soon_threadsafe(cancel)
+            self._until(ready)
             raise
         assert task is not None
+        if task.cancelled():
+            raise EveryturnError(_ENDED)
         return task.result()
+
+    def _until(self, ready: threading.Event) -> None:
+        while not ready.wait(1.0):
+            if self._loop.is_closed() or not self._loop.is_running():
+                raise EveryturnError(_ENDED)
+
+    def _context(self) -> contextvars.Context:
+        """The context of this thread's calls, brought up to date with what the thread itself has set since."""
+        local = self._local
+        now = contextvars.copy_context()
+        if getattr(local, "context", None) is None:
+            local.context, local.seen = now.run(contextvars.copy_context), now
+            return cast("contextvars.Context", local.context)
+        for variable, value in now.items():
+            if local.seen.get(variable, local) is not value:
+                local.context.run(variable.set, value)
+        local.seen = now
+        return cast("contextvars.Context", local.context)
+
+    def finish(self, awaitable: Awaitable[Any]) -> None:
+        """Wait for it, or have it done when the caller happens to be the loop itself."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.run(awaitable)
+        else:
+            asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop)
 
     def face(self, value: Any) -> Any:
         """The blocking face of one of everyturn's asynchronous objects; any other value as it is."""
@@ -75,9 +125,12 @@ class Portal:
     def close(self) -> None:
         if self._thread is None or self._loop.is_closed():
             return
-        self.run(_end_tasks())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._closing = True
+        if self._thread.is_alive():
+            self._wait(_end_tasks())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.run_until_complete(_end_tasks())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
@@ -88,6 +141,10 @@ async def _end_tasks() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> None:
+    await awaitable
 
 
 def _discard(awaitable: Awaitable[Any]) -> None:
@@ -108,6 +165,12 @@ class Blocking:
 
     def __repr__(self) -> str:
         return f"<blocking {self._target!r}>"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_target", "_portal"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._target, name, value)
 
     def __dir__(self) -> list[str]:
         return dir(self._target)
@@ -160,5 +223,6 @@ def _iterate(source: AsyncIterator[Any], portal: Portal) -> Iterator[Any]:
                 return
     finally:
         close = getattr(source, "aclose", None)
-        if close is not None:
-            portal.run(close())
+        # What the garbage collector finds later needs no closing once the loop has ended.
+        if close is not None and portal.alive:
+            portal.finish(close())

@@ -1,7 +1,7 @@
-"""The database: `connect`, its pool and writer, transactions, and SQL of one's own.
+"""The database: `connect`, its transactions, and the managers of its tables.
 
-Everything is kept per event loop, so that one `Database` serves `asyncio.run` again and again, and threads with loops of
-their own.
+Connections are kept per event loop, so that one `Database` serves `asyncio.run` again and again, and threads with
+loops of their own.
 """
 
 from __future__ import annotations
@@ -11,34 +11,28 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Callable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, LiteralString, NoReturn, cast
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from . import jsonable, migrate, sqlfiles
-from .connection import (
-    CONNECTION_OPTIONS,
-    Preparing,
-    Session,
-    configure,
-    forget_prepared,
-    quiet,
-    unreachable,
-    without_password,
-)
+from . import jsonable, migrate, transactions
+from .connecting import Connecting
+from .connection import Connection, Opener, Preparing, unreachable, without_password
 from .database_errors import connection_lost, translate
-from .errors import DatabaseUnavailable, InvalidValue
-from .target import resolve, session_url
+from .errors import DatabaseUnavailable
+from .resources import Resources
+from .session import Session
+from .statements import Statements
+from .target import check_conninfo, resolve
+from .target import session_url as session_url_given
 from .writer import Writer
 
 if TYPE_CHECKING:
+    from .datasets.cases import Cases
+    from .datasets.publish import Datasets
     from .embed import Embedder
     from .embedded import Server
     from .evals import Evals
@@ -49,73 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everyturn")
 
-Row = dict[str, Any]
-Connection = psycopg.AsyncConnection[Row]
 
-
-class _Transaction:
-    """An open `db.transaction()`: the appends and fetches of its task go through its connection."""
-
-    def __init__(self, database: Database, conn: Connection) -> None:
-        self.database = database
-        self.conn = conn
-        self.open = True
-
-
-_transaction: ContextVar[_Transaction | None] = ContextVar("everyturn_transaction", default=None)
-
-
-class _Loop:
-    """What belongs to one event loop."""
-
-    def __init__(self, url: str, session_url: str | None, preparing: Preparing) -> None:
-        self.session = Session(url, preparing)
-        self.writer = Writer(self.session)
-        self.lock_session = Session(session_url, preparing) if session_url else self.session
-        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            url,
-            connection_class=cast("type[Connection]", psycopg.AsyncConnection),
-            kwargs=CONNECTION_OPTIONS | {"row_factory": dict_row},
-            configure=configure,
-            min_size=0,
-            max_size=8,
-            open=False,
-            check=_check,
-            timeout=30,
-            name="everyturn",
-        )
-        self._opening: asyncio.Task[None] | None = None
-
-    async def opened(self) -> AsyncConnectionPool[Connection]:
-        if self._opening is None:
-            self._opening = asyncio.ensure_future(self.pool.open())
-        await asyncio.shield(self._opening)
-        return self.pool
-
-    async def close(self) -> None:
-        await self.writer.close()
-        await self.session.free_released()
-        if self._opening is not None:
-            await self.pool.close()
-        if self.lock_session is not self.session:
-            await self.lock_session.close()
-        await self.session.close()
-
-    def abandon(self) -> None:
-        """Close the sockets of a loop that has ended."""
-        self.session.abandon()
-        self.lock_session.abandon()
-        for conn in list(self.pool._pool):
-            conn.pgconn.finish()
-
-
-async def _check(conn: Connection) -> None:
-    # A round trip only where something arrived on the idle connection.
-    if not quiet(conn):
-        await AsyncConnectionPool.check_connection(conn)
-
-
-class Database:
+class Database(Statements):
     """One Postgres database that holds the contract. Made by `connect`."""
 
     __blocking_face__ = True
@@ -138,7 +67,10 @@ class Database:
         self._session_url = session_url
         self._server = server
         self._preparing = Preparing()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+        self._process = os.getpid()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Resources] = weakref.WeakKeyDictionary()
+        self._inherited: list[Resources] = []
+        self._closed = False
 
     @cached_property
     def turns(self) -> Turns:
@@ -169,6 +101,20 @@ class Database:
         return Evals(self)
 
     @cached_property
+    def cases(self) -> Cases:
+        """The eval cases."""
+        from .datasets.cases import Cases
+
+        return Cases(self)
+
+    @cached_property
+    def datasets(self) -> Datasets:
+        """The eval datasets, and what replays of them found."""
+        from .datasets.publish import Datasets
+
+        return Datasets(self)
+
+    @cached_property
     def events(self) -> Events:
         """The stream events."""
         from .events import Events
@@ -183,14 +129,25 @@ class Database:
         """What makes the vectors; None when there is none, and rows are then found by their words only."""
         return self.vectors.embedder
 
-    def _here(self) -> _Loop:
+    def _here(self) -> Resources:
+        if self._closed:
+            raise DatabaseUnavailable("This database was closed; open it again with et.connect().")
+        if self._process != os.getpid():
+            # After a fork these sockets are the parent's: neither used nor closed here.
+            self._inherited += self._loops.values()
+            self._loops.clear()
+            self._process = os.getpid()
         loop = asyncio.get_running_loop()
         here = self._loops.get(loop)
         if here is None:
             for other in [other for other in self._loops if other.is_closed()]:
                 self._loops.pop(other).abandon()
-            here = self._loops[loop] = _Loop(self.url, self._session_url, self._preparing)
+            here = self._loops[loop] = Resources(self.url, self._session_url, self._preparing, self._revive)
         return here
+
+    @property
+    def _revive(self) -> Callable[[], None] | None:
+        return self._server.ensure_running if self._server is not None else None
 
     @property
     def writer(self) -> Writer:
@@ -205,21 +162,14 @@ class Database:
     @property
     def ambient(self) -> Connection | None:
         """The connection of the `transaction()` this task is in, if it is in one of this database."""
-        current = _transaction.get()
-        return current.conn if current is not None and current.database is self and current.open else None
+        current = transactions.current(self)
+        return current.conn if current is not None else None
 
     @contextlib.asynccontextmanager
     async def own_connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool, in autocommit mode, whatever transaction surrounds it. Raises DatabaseUnavailable."""
-        pool = await self._here().opened()
-        try:
-            conn = await pool.getconn()
-        except PoolTimeout as error:
-            await self._explain(error)
-        try:
+        """A connection of the pool, whatever transaction surrounds it. Raises DatabaseUnavailable."""
+        async with self._here().connection() as conn:
             yield conn
-        finally:
-            await pool.putconn(conn)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -231,115 +181,28 @@ class Database:
         async with self.own_connection() as conn:
             yield conn
 
-    async def _explain(self, error: PoolTimeout) -> NoReturn:
-        """Say why no connection was to be had: the server is away, or all connections are in use."""
-        try:
-            await psycopg.AsyncConnection.connect(self.url, connect_timeout=3)
-        except psycopg.OperationalError as cause:
-            raise unreachable(self.url, cause) from error
-        raise DatabaseUnavailable(
-            "All connections of the pool were in use for 30 seconds. Keep transactions short."
-        ) from error
-
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A transaction: appends and fetches of this task inside it are committed together, or not at all.
 
-        Inside another one it is a savepoint. Runs of agents never join it: their turns are durable one by one.
+        Tasks started inside are in it too. Inside another one it is a savepoint. Runs of agents never join it: their
+        turns are durable one by one. Raises DatabaseUnavailable when the connection is lost.
         """
-        async with self.connection() as conn, conn.transaction():
-            if self.ambient is not None:
-                yield conn
-                return
-            current = _Transaction(self, conn)
-            token = _transaction.set(current)
+        outer = transactions.current(self)
+        async with contextlib.AsyncExitStack() as stack:
+            if outer is None:
+                conn = await stack.enter_async_context(self.own_connection())
+            else:
+                await stack.enter_async_context(outer.nesting)
+                conn = outer.conn
             try:
-                yield conn
-            finally:
-                current.open = False
-                _transaction.reset(token)
-
-    async def fetch(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Row]:
-        """Run any SQL and return its rows as dicts; the placeholders are psycopg's (`%s`, `%(name)s`).
-
-        Without params a percent sign is an ordinary character. Errors of the statement are psycopg's own;
-        raises DatabaseUnavailable when the connection is lost.
-        """
-        return await self._run(sql, params, prepare=None)
-
-    async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> int:
-        """Run any SQL and return the number of rows it touched."""
-        async with self.connection() as conn:
-            try:
-                return (await self._cursor(conn, sql, params, prepare=None)).rowcount
+                async with conn.transaction():
+                    with transactions.entered(self, conn):
+                        yield conn
             except psycopg.Error as error:
                 if connection_lost(error, conn):
                     raise translate(error) from error
                 raise
-
-    async def query(self, name: str, **params: Any) -> list[Row]:
-        """Run a named query (queries/NAME.sql); a parameter that is left out is NULL.
-
-        Raises QueryNotFound, and InvalidValue for a parameter it does not have.
-        """
-        known = sqlfiles.parameters(name)
-        unknown = sorted(set(params) - known)
-        if unknown:
-            raise InvalidValue(
-                f"Query {name!r} has no parameter {unknown[0]!r}. It has: {', '.join(sorted(known)) or 'none'}."
-            )
-        values = dict.fromkeys(known) | params
-        # A named query may be planned for its values: a generic plan of a filtered search is many times slower.
-        return await self._run(sqlfiles.query(name), values, prepare=False, again=True)
-
-    def statement(self, name: str) -> LiteralString:
-        """The text of a named query, as psycopg takes it."""
-        return sqlfiles.query(name)
-
-    async def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """Run a named query that is asked often and whose plan does not depend on its values."""
-        return await self._run(sqlfiles.query(name), params, prepare=True, again=True)
-
-    async def _run(
-        self,
-        sql: str,
-        params: Sequence[Any] | Mapping[str, Any] | None,
-        *,
-        prepare: bool | None,
-        again: bool = False,
-    ) -> list[Row]:
-        async with self.connection() as conn:
-            try:
-                cursor = await self._cursor(conn, sql, params, prepare)
-                return await cursor.fetchall() if cursor.description else []
-            except psycopg.Error as error:
-                if not connection_lost(error, conn):
-                    raise
-                if not again or self.ambient is not None:
-                    raise translate(error) from error
-        # Reading once more is harmless.
-        return await self._run(sql, params, prepare=prepare)
-
-    async def _cursor(
-        self,
-        conn: Connection,
-        sql: str,
-        params: Sequence[Any] | Mapping[str, Any] | None,
-        prepare: bool | None,
-    ) -> psycopg.AsyncCursor[Row]:
-        if not self._preparing.enabled:
-            return await conn.execute(sql, params, prepare=False)
-        try:
-            return await conn.execute(sql, params, prepare=prepare)
-        except (
-            psycopg.errors.InvalidSqlStatementName,
-            psycopg.errors.DuplicatePreparedStatement,
-            psycopg.errors.FeatureNotSupported,
-        ) as error:
-            if self.ambient is not None:
-                raise
-            forget_prepared(conn, self._preparing, error)
-            return await conn.execute(sql, params, prepare=False)
 
     def encode(self, value: Any, *, lenient: bool = False) -> str:
         """A value as the JSON text that is stored: redacted, then cleaned (see `everyturn.jsonable`)."""
@@ -348,106 +211,39 @@ class Database:
         return jsonable.dumps_lenient(value) if lenient else jsonable.dumps(value)
 
     async def migrate(self) -> list[str]:
-        """Bring the schema to this version; return the names of the migrations that were applied now."""
+        """Bring the schema to this version; return the names of the migrations that were applied now.
+
+        Raises MigrationError, and DatabaseUnavailable.
+        """
         try:
-            async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as conn:
+            # Never prepared: what is planned here may be gone a migration later, or behind a pooler.
+            conn = await Opener(self.url, self._revive).open(prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            raise unreachable(self.url, error) from error
+        async with conn:
+            try:
                 if not migrate.pending(await migrate.applied(conn)):
                     return []
                 return await migrate.migrate(conn)
-        except psycopg.OperationalError as error:
-            raise unreachable(self.url, error) from error
+            except psycopg.Error as error:
+                raise translate(error) from error
 
     async def close(self) -> None:
         """Write what is queued and close every connection; the embedded server stops with its last user."""
+        if self._closed:
+            return
+        self._closed = True
         loop = asyncio.get_running_loop()
-        here = self._loops.pop(loop, None)
-        if here is not None:
-            await here.close()
-        for other in list(self._loops):
-            if other.is_closed():
-                self._loops.pop(other).abandon()
-            else:  # a loop in another thread closes its own
-                closing = asyncio.run_coroutine_threadsafe(self._loops.pop(other).close(), other)
-                await asyncio.wait({asyncio.wrap_future(closing)}, timeout=10)
-        if self._server is not None:
-            await asyncio.to_thread(self._server.close)
-            self._server = None
-
-
-class Connecting:
-    """What `connect` returns: `async with` it, `with` it, or `await` it."""
-
-    def __init__(self, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
-        self._target = target
-        self._options = options
-        self._database: Database | None = None
-        self._portal: Any = None
-
-    async def _open(self) -> Database:
-        from .embed import resolve as resolve_embedder
-
-        where = resolve(self._target)
-        embedder = self._options["embedder"]
-        server: Server | None = None
-        if isinstance(where, str):
-            url = where
-        else:
-            from . import embedded
-
-            directory = where if where is not None else embedded.default_directory()
-            server = await asyncio.to_thread(embedded.start, Path(directory))
-            url = server.url
-        database = Database(
-            url,
-            embedder=resolve_embedder(embedder),
-            redact=self._options["redact"],
-            session_url=self._options["session_url"] or session_url(),
-            server=server,
-        )
-        logger.info(
-            "using database %s",
-            without_password(url) if server is None else f"embedded in {where or directory}",
-        )
         try:
-            await database.migrate()
-            await database.vectors.adopt(explicit=embedder is not None)
-        except BaseException:
-            await database.close()
-            raise
-        return database
-
-    def __await__(self) -> Any:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Database:
-        self._database = await self._open()
-        return self._database
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._database is not None:
-            await self._database.close()
-
-    def __enter__(self) -> Any:
-        from .blocking import Portal
-
-        self._portal = Portal()
-        try:
-            self._database = self._portal.run(self._open())
-        except BaseException:
-            self._portal.close()
-            raise
-        return self._portal.face(self._database)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._database is not None:
-                self._portal.run(self._database.close())
+            if self._process == os.getpid():
+                for other in [other for other in self._loops if other is not loop]:
+                    await self._loops.pop(other).close_from_elsewhere(other)
+                here = self._loops.pop(loop, None)
+                if here is not None:
+                    await here.close()
         finally:
-            self._portal.close()
+            if self._server is not None:
+                await asyncio.to_thread(self._server.close)
 
 
 def connect(
@@ -456,7 +252,7 @@ def connect(
     embedder: Any = None,
     redact: Callable[[Any], Any] | None = None,
     session_url: str | None = None,
-) -> Connecting:
+) -> Connecting[Database]:
     """Open a database: `async with et.connect() as db`, or `with et.connect() as db` for blocking methods.
 
     `target` is a Postgres URL, a directory (an embedded server keeps its data there), or None: EVERYTURN_DATABASE,
@@ -466,4 +262,37 @@ def connect(
 
     Raises DatabaseUnavailable, MigrationError, EmbedderError and InvalidValue when it is entered.
     """
-    return Connecting(target, {"embedder": embedder, "redact": redact, "session_url": session_url})
+    return Connecting(lambda: _open(target, embedder, redact, session_url))
+
+
+async def _open(
+    target: str | os.PathLike[str] | None,
+    embedder: Any,
+    redact: Callable[[Any], Any] | None,
+    session_url: str | None,
+) -> Database:
+    from .embed import resolve as resolve_embedder
+
+    # All that may be refused comes before a server is started.
+    where = resolve(target)
+    session_url = check_conninfo(session_url) if session_url else session_url_given()
+    made = resolve_embedder(embedder)
+    server: Server | None = None
+    if isinstance(where, str):
+        url = where
+        logger.info("using database %s", without_password(url))
+    else:
+        from . import embedded
+
+        directory = Path(where) if where is not None else embedded.default_directory()
+        server = await asyncio.to_thread(embedded.start, directory)
+        url = server.url
+        logger.info("using database embedded in %s", directory)
+    database = Database(url, embedder=made, redact=redact, session_url=session_url, server=server)
+    try:
+        await database.migrate()
+        await database.vectors.adopt(explicit=embedder is not None)
+    except BaseException:
+        await database.close()
+        raise
+    return database

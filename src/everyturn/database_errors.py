@@ -6,8 +6,8 @@ import psycopg
 
 from .errors import DatabaseUnavailable, EveryturnError, InvalidValue, MigrationError
 
-# admin shutdown, crash shutdown, cannot connect now
-_GOING_AWAY = frozenset(("57P01", "57P02", "57P03", "57P05"))
+# Shutdown, crash, not yet up, idle for too long, in a session or a transaction.
+_GOING_AWAY = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03"))
 
 
 def connection_lost(error: psycopg.Error, conn: psycopg.AsyncConnection[object] | None) -> bool:
@@ -21,7 +21,7 @@ def connection_lost(error: psycopg.Error, conn: psycopg.AsyncConnection[object] 
 def translate(error: psycopg.Error) -> EveryturnError:
     """The everyturn error for a refused statement, with the original as its cause."""
     state = error.sqlstate or ""
-    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    said = (error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__).rstrip(".")
     translated: EveryturnError
     if state == "53100":
         translated = DatabaseUnavailable(
@@ -29,12 +29,14 @@ def translate(error: psycopg.Error) -> EveryturnError:
         )
     elif state == "25006":
         translated = DatabaseUnavailable(f"The database takes no writes ({said}). Connect to the primary server.")
+    elif isinstance(error, psycopg.DataError) or state[:2] in ("22", "23", "54"):
+        translated = InvalidValue(f"Postgres refused the row: {said}. Nothing of it was stored.")
     elif state == "" or state[:2] in ("08", "53", "57", "58", "XX"):
         translated = DatabaseUnavailable(f"The database could not do this: {said}.")
+    elif state == "42501":
+        translated = EveryturnError(f"The database's role may not do this: {said}. Grant it the right, or use another.")
     elif state in ("42P01", "42703", "42883", "3F000"):
         translated = MigrationError(f"The database lacks a part of the contract: {said}. Run `everyturn db migrate`.")
-    elif state[:2] in ("22", "23", "54"):
-        translated = InvalidValue(f"Postgres refused the row: {said}. Nothing of it was stored.")
     else:
         translated = EveryturnError(f"Postgres refused the statement ({state}): {said}.")
     translated.__cause__ = error

@@ -11,6 +11,15 @@ _lock = threading.Lock()
 _last = 0
 
 
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock, and no one is left here to free it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def uuid7() -> UUID:
     """A UUIDv7 that is greater than every other made by this process.
 

@@ -1,7 +1,7 @@
 """One run at a time per conversation: a session advisory lock, held by one connection of the process.
 
-Freed by the server within milliseconds when the process dies. A lock is given back with the next statement of the writer, or
-after a few milliseconds on its own, so that it costs no round trip of its own in a busy process.
+Freed by the server within milliseconds when the process dies. A lock is given back with the next statement of the
+writer, or after a few milliseconds on its own, so that it costs no round trip of its own in a busy process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lock_key(conversation: UUID) -> int:
 
 
 class ConversationLock:
-    """Held for the length of a run: `acquire`, or `ride` with the first append of a new conversation, then `release`."""
+    """Held for the length of a run: `acquire`, or `ride` with a new conversation's first append; then `release`."""
 
     def __init__(self, database: Database, conversation: UUID) -> None:
         self._session = database.lock_session
@@ -43,26 +43,32 @@ class ConversationLock:
 
     async def acquire(self) -> None:
         """Take the lock. Raises ConversationConflict when another run has it."""
-        if self.key in self._session.held:
+        session = self._session
+        if self.key in session.held or self.key in session.asked_for:
             raise conversation_conflict(self._conversation)
-        self._session.held.add(self.key)
-        if self._session.reclaim(self.key):
-            return
+        session.asked_for.add(self.key)
         try:
-            await self._session.connection()
-            if self._unguarded():
+            await session.connection()
+            if session.reclaim(self.key) or self._unguarded() or await self._ask():
+                session.held.add(self.key)
                 return
+        finally:
+            session.asked_for.discard(self.key)
+        raise conversation_conflict(self._conversation)
+
+    async def _ask(self) -> bool:
+        try:
             for pause in (*_RETRIES, None):
                 [(locked,)] = await self._session.fetch("SELECT pg_try_advisory_lock(%s)", (self.key,))
                 if locked:
-                    return
+                    return True
                 if pause is not None:
                     await asyncio.sleep(pause)
-        except BaseException:
-            self._session.held.discard(self.key)
+        except asyncio.CancelledError:
+            # The answer under way may have been yes.
+            self._give_back()
             raise
-        self._session.held.discard(self.key)
-        raise conversation_conflict(self._conversation)
+        return False
 
     async def ride(self) -> int | None:
         """The key, to be locked by the append that begins a new conversation; None when it is locked already."""
@@ -72,9 +78,10 @@ class ConversationLock:
             return None
         return self.key
 
-    def held(self) -> bool:
-        """Whether it is still ours: a connection that broke may have lost it to another run."""
-        return self.key in self._session.held
+    def check(self) -> None:
+        """Raise ConversationConflict when the lock went with a connection and another run has taken it since."""
+        if self.key not in self._session.held:
+            raise conversation_conflict(self._conversation)
 
     def release(self) -> None:
         """Give it back."""
@@ -83,6 +90,9 @@ class ConversationLock:
         if self._session.pooled:
             self._session.held.discard(self.key)
             return
+        self._give_back()
+
+    def _give_back(self) -> None:
         self._session.release_later(self.key)
         task = asyncio.create_task(self._free())
         _background.add(task)

@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, sql
 
+from .database_errors import translate
 from .errors import MigrationError
 
 logger = logging.getLogger("everyturn")
 
-_LOCK = 0x6576_6572_7974_7572  # "everytur"
+LOCK = 0x6576_6572_7974_7572  # "everytur"
 
 # Set for the database, so that the SQL of any client is answered as ours is: a filtered vector search goes on until its
 # LIMIT is filled, and looks at enough candidates to find the true neighbours.
@@ -48,11 +49,10 @@ def _checksum(text: str) -> str:
 
 async def applied(conn: AsyncConnection[Any]) -> dict[str, str]:
     """The migrations this database records, by name, with their checksums; empty on a database without any."""
-    cursor = await conn.execute("SELECT to_regclass('everyturn_migrations') IS NOT NULL")
-    row = await cursor.fetchone()
-    if row is None or not next(iter(row.values() if isinstance(row, dict) else row)):
-        return {}
     async with conn.cursor(row_factory=psycopg.rows.tuple_row) as rows:
+        await rows.execute("SELECT 1 WHERE to_regclass('everyturn_migrations') IS NOT NULL")
+        if await rows.fetchone() is None:
+            return {}
         await rows.execute("SELECT name, checksum FROM everyturn_migrations ORDER BY name")
         return dict(await rows.fetchall())
 
@@ -60,56 +60,63 @@ async def applied(conn: AsyncConnection[Any]) -> dict[str, str]:
 def pending(done: dict[str, str]) -> list[str]:
     """The names of the migrations that are still to be applied.
 
-    Raises MigrationError when one was edited after it had been applied.
+    Raises MigrationError when one was edited after it had been applied, or comes from a newer version.
     """
-    for name, text in migrations():
+    ours = migrations()
+    newer = sorted(set(done) - {name for name, _ in ours})
+    if newer:
+        raise MigrationError(
+            f"This database was brought up to date by a newer everyturn (it has {newer[-1]}). "
+            "Upgrade the everyturn package."
+        )
+    for name, text in ours:
         if name in done and done[name] != _checksum(text):
             raise MigrationError(
                 f"Migration {name} of this version differs from the one this database was migrated with. "
                 "The database belongs to another build of everyturn: use that build, or move the data with "
                 "`everyturn db dump` and `everyturn db restore`."
             )
-    return [name for name, _ in migrations() if name not in done]
+    return [name for name, _ in ours if name not in done]
 
 
 async def migrate(conn: AsyncConnection[Any]) -> list[str]:
     """Bring the database to this version; return the names of the migrations that were applied now.
 
-    Safe to call from any number of processes at once, and again after one was killed half way.
-    `conn` must be in autocommit mode and outside a transaction.
+    Safe to call from any number of processes at once, and again after one was killed half way: each migration is a
+    transaction. Inside an open transaction each is a savepoint, and all of it is that transaction's.
     """
     now: list[str] = []
     for name, text in migrations():
         try:
             async with conn.transaction():
                 # A transaction's lock, not a session's: it holds behind a transaction pooler too.
-                await conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-                await conn.execute(_LEDGER)
+                await conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
                 done = await applied(conn)
                 if name not in pending(done):
                     continue
-                if not now and not done:
+                if not done:
+                    await conn.execute(_LEDGER)
                     await _create_extension(conn)
                 await conn.execute(text)
                 await conn.execute(
                     "INSERT INTO everyturn_migrations (name, checksum) VALUES (%s, %s)",
                     (name, _checksum(text)),
                 )
+                if not now:  # in the first transaction: a process killed later leaves nothing out
+                    await apply_database_settings(conn)
                 now.append(name)
         except psycopg.errors.InsufficientPrivilege as error:
             raise MigrationError(
                 f"This role may not apply migration {name} ({error.diag.message_primary}). "
                 "Run `everyturn db migrate` once with a role that owns the database."
             ) from error
+        except psycopg.OperationalError as error:
+            raise translate(error) from error
         except psycopg.DatabaseError as error:
-            if isinstance(error, psycopg.OperationalError):
-                raise
             raise MigrationError(
                 f"Migration {name} failed and was rolled back: {error.diag.message_primary or error}. "
                 "`everyturn db doctor` tells what this server lacks."
             ) from error
-    if now:
-        await apply_database_settings(conn)
     return now
 
 
@@ -130,7 +137,7 @@ async def apply_database_settings(conn: AsyncConnection[Any]) -> bool:
     """
     try:
         async with conn.transaction():
-            await conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            await conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             # The extension's settings are known only in a session that has loaded it.
             await conn.execute("SELECT '[1]'::vector")
             cursor = conn.cursor(row_factory=psycopg.rows.tuple_row)

@@ -44,3 +44,9 @@ def query(name: str) -> LiteralString:
 def parameters(name: str) -> frozenset[str]:
     """The names of the query's parameters."""
     return frozenset(re.findall(r"%\(([a-z_][a-z0-9_]*)\)[sbt]", query(name)))
+
+
+@cache
+def writes(name: str) -> bool:
+    """Whether the query changes rows, so that running it twice may not be harmless."""
+    return re.search(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b", query(name)) is not None

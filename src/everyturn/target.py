@@ -37,48 +37,57 @@ def resolve(target: str | os.PathLike[str] | None, environ: Mapping[str, str] = 
         raise InvalidValue("The database target is empty. Give a Postgres URL or a directory, or leave it out.")
     if isinstance(target, os.PathLike):
         return Path(text)
-    if text.startswith(("postgresql://", "postgres://")) or _is_conninfo(text):
-        check_conninfo(text)
-        return text
-    if "://" in text:
+    scheme, found, _ = text.strip().partition("://")
+    if found and scheme.lower() in ("postgresql", "postgres"):
+        return check_conninfo(text)
+    if found:
+        hint = "Write postgresql:// without a driver's name." if scheme.lower().startswith("postgres") else ""
         raise InvalidValue(
-            f"The database target starts with {text.partition('://')[0] + '://'!r}, which is not Postgres. "
-            "Give postgresql://… or a directory."
+            f"The database target starts with {scheme[:30] + '://'!r}, which libpq does not know. "
+            + (hint or "Give postgresql://… or a directory.")
         )
+    if _is_conninfo(text):
+        return check_conninfo(text)
     return Path(text)
 
 
 def session_url(environ: Mapping[str, str] = os.environ) -> str | None:
     """A second URL, for the one connection that must keep its session when the first goes through a pooler."""
     url = environ.get(SESSION_VARIABLE)
-    if url:
-        check_conninfo(url)
-    return url or None
+    return check_conninfo(url) if url and url.strip() else None
 
 
 def _is_conninfo(text: str) -> bool:
-    first = text.split("=", 1)[0].strip()
-    return "=" in text and first in {
-        "host",
-        "hostaddr",
-        "port",
-        "dbname",
-        "user",
-        "password",
-        "service",
-        "passfile",
-    }
+    """Whether it is libpq's other form, `host=… dbname=…`."""
+    key, equals, _ = text.partition("=")
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    return bool(equals) and key.strip() in known
 
 
-def check_conninfo(text: str) -> None:
-    """Refuse a connection string that libpq cannot read, without repeating it: it may hold a password."""
+def check_conninfo(text: str) -> str:
+    """The connection string as libpq reads it, or InvalidValue; never with what is in it, which may be a password."""
+    text = text.strip()
+    scheme, found, rest = text.partition("://")
+    if found:
+        text = f"{scheme.lower()}://{rest}"
+        # A password with a bare @ or / would end up in the host's name, and so in messages.
+        authority, _, path = rest.partition("?")[0].partition("/")
+        if authority.count("@") > 1 or "@" in path:
+            raise _unreadable()
     try:
-        psycopg.conninfo.conninfo_to_dict(text)
-    except psycopg.ProgrammingError:
-        raise InvalidValue(
-            "The connection string cannot be read by libpq. Write postgresql://user:password@host:port/database, "
-            "with special characters in its parts percent-encoded."
-        ) from None
+        parts = psycopg.conninfo.conninfo_to_dict(text)
+    except (psycopg.ProgrammingError, UnicodeError):
+        raise _unreadable() from None
+    if not all(port.isdigit() or not port for port in str(parts.get("port") or "").split(",")):
+        raise _unreadable()
+    return text
+
+
+def _unreadable() -> InvalidValue:
+    return InvalidValue(
+        "The connection string cannot be read by libpq. Write postgresql://user:password@host:port/database, "
+        "with special characters in its parts percent-encoded."
+    )
 
 
 def refuse_near_misses(environ: Mapping[str, str]) -> None:
@@ -89,10 +98,13 @@ def refuse_near_misses(environ: Mapping[str, str]) -> None:
             continue
         ours = upper.startswith(("EVERYTURN", "EVERY_TURN"))
         rest = upper.replace("EVERY_TURN", "EVERYTURN").removeprefix("EVERYTURN").strip("_").split("_")
-        if (ours and any(word in rest for word in _WORDS)) or difflib.SequenceMatcher(
-            None, upper, VARIABLE
-        ).ratio() >= 0.85:
+        if (ours and any(word in rest for word in _WORDS)) or _alike(upper):
             raise InvalidValue(
                 f"The environment has {name}, which everyturn does not read. Did you mean {VARIABLE}? "
                 "Rename or unset it, so that no other database is used by mistake."
             )
+
+
+def _alike(name: str) -> bool:
+    matcher = difflib.SequenceMatcher(None, name, VARIABLE)
+    return matcher.real_quick_ratio() >= 0.85 and matcher.quick_ratio() >= 0.85 and matcher.ratio() >= 0.85

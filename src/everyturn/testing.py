@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import inspect
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,8 +32,8 @@ Step = ModelTurn | str | Exception | Callable[[ModelRequest], Any]
 class ScriptedModel:
     """A model leaf that answers from a list, one entry per call.
 
-    An entry is a `ModelTurn`, a string (its text), an exception to raise, or a function of the request (sync or async) that
-    returns one of them. `requests` holds what the model was asked. Asked once too often it raises ModelError.
+    An entry is a `ModelTurn`, a string (its text), an exception to raise, or a function of the request (sync or async)
+    that returns one of them. `requests` holds what the model was asked. Asked once too often it raises ModelError.
     """
 
     def __init__(self, steps: Sequence[Step], *, name: str = "scripted") -> None:
@@ -74,9 +76,10 @@ def create_database() -> str:
     running = server()
     with _starting, psycopg.connect(running.admin_url, autocommit=True) as conn:
         if _template is None:
-            _template = f"template_{uuid4().hex[:12]}"
-            conn.execute(f"CREATE DATABASE {_template}")
-            _migrate(_url(running.admin_url, _template))
+            template = f"template_{uuid4().hex[:12]}"
+            conn.execute(f"CREATE DATABASE {template}")
+            _migrate(_url(running.admin_url, template))
+            _template = template
         name = f"test_{uuid4().hex[:12]}"
         conn.execute(f"CREATE DATABASE {name} TEMPLATE {_template}")
         # A database's settings are not part of its template.
@@ -97,8 +100,6 @@ def drop_database(url: str) -> None:
 @contextlib.asynccontextmanager
 async def database(*, embedder: Any = False, **options: Any) -> AsyncIterator[Database]:
     """A throw-away database, open; without an embedder unless one is given."""
-    import asyncio
-
     url = await asyncio.to_thread(create_database)
     try:
         async with connect(url, embedder=embedder, **options) as db:
@@ -118,15 +119,13 @@ def database_url() -> Iterator[str]:
 
 
 def _migrate(url: str) -> None:
-    import asyncio
-
     async def run() -> None:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
             await migrate.migrate(conn)
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
-    thread.start()
-    thread.join()
+    # The calling thread may run an event loop.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, run()).result()
 
 
 def _url(admin_url: str, name: str) -> str:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from . import jsonable
+from .database_errors import translate
+from .names import check_name
+from .tools import unique
 
 if TYPE_CHECKING:
     from .database import Database
@@ -25,6 +30,7 @@ class ToolRegistry:
 
         Returns the names of the tools that were added or changed.
         """
+        check_name(agent, "agent")
         rows = [
             {
                 "name": tool.name,
@@ -33,11 +39,14 @@ class ToolRegistry:
                 "rate_budget": tool.rate_budget.as_json() if tool.rate_budget is not None else {},
                 "description": tool.description,
             }
-            for tool in tools
+            for tool in unique(tools).values()
         ]
         if not rows:
             return []
-        changed = await self._database.query("register_tools", agent=agent, tools=jsonable.dumps(rows))
+        try:
+            changed = await self._database.query("register_tools", agent=agent, tools=jsonable.dumps(rows))
+        except psycopg.Error as error:
+            raise translate(error) from error
         return [row["name"] for row in changed]
 
     async def list(self, agent: str | None = None) -> list[dict[str, Any]]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
 
+from .connection import Connection
+from .database_errors import translate
 from .errors import EmbedderError
+from .migrate import LOCK
+from .names import check_name
 
 if TYPE_CHECKING:
     from .database import Database
@@ -26,6 +31,8 @@ class Vectors:
     """The embedder of a database, and what it makes."""
 
     def __init__(self, database: Database, embedder: Embedder | None) -> None:
+        if embedder is not None:
+            check_name(embedder.name, "embedder's name")
         self._database = database
         self.embedder = embedder
         self._column: int | None = None
@@ -101,19 +108,31 @@ class Vectors:
                 f"Embedder {self.embedded_by} makes vectors of {dimensions} dimensions; pgvector indexes up to "
                 f"{_MAX_DIMENSIONS}. Ask the provider for fewer dimensions, or take another model."
             )
-        try:
-            async with await psycopg.AsyncConnection.connect(self._database.url) as conn:
-                self._column = await _fit_columns(conn, dimensions)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise EmbedderError(
-                f"The vector columns hold another dimension than the {dimensions} of embedder {self.embedded_by}, and "
-                "this role may not change them. Connect once as the owner of the tables with this embedder."
-            ) from error
+        self._column = await self._fitted(dimensions)
         if self._column != dimensions:
             raise EmbedderError(
                 f"Embedder {self.embedded_by} makes vectors of {dimensions} dimensions; this database holds vectors "
                 f"of {self._column}. Run `everyturn db reembed` to change over, or connect with the embedder it has."
             )
+
+    async def _fitted(self, dimensions: int) -> int:
+        try:
+            # A connection of its own: the change is durable at once, whatever transaction surrounds.
+            async with self._database.own_connection() as conn, conn.transaction():
+                return await _fit_columns(conn, dimensions)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise EmbedderError(
+                f"The vector columns hold another dimension than the {dimensions} of embedder {self.embedded_by}, and "
+                "this role may not change them. Connect once as the owner of the tables with this embedder."
+            ) from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise EmbedderError(
+                f"The vector columns could not be changed to the {dimensions} dimensions of embedder "
+                f"{self.embedded_by}: other transactions use the tables. Try again when they have ended; an embedder "
+                "that states its dimensions is fitted when the database is opened."
+            ) from error
+        except psycopg.Error as error:
+            raise translate(error) from error
 
 
 def literal(vector: Sequence[float]) -> str:
@@ -121,48 +140,45 @@ def literal(vector: Sequence[float]) -> str:
     return "[" + ",".join([format(number, ".9g") for number in vector]) + "]"
 
 
-async def _fit_columns(conn: psycopg.AsyncConnection[Any], dimensions: int) -> int:
+async def _fit_columns(conn: Connection, dimensions: int) -> int:
     """Give all vector columns this dimension unless a vector is stored; return the dimension they have then."""
     column = await _dimension(conn)
-    if column == dimensions:
+    if column == dimensions or await _any_vector(conn):
         return column
     # The lock of the migrations: eight processes may open an empty database at once.
-    await conn.execute("SELECT pg_advisory_xact_lock(%s)", (0x6576_6572_7974_7572,))
+    await conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
     column = await _dimension(conn)
     if column == dimensions:
         return column
-    tables = [table for table in _TABLES if await _has_column(conn, table)]
-    for table in tables:
-        stored = await conn.execute(
-            psycopg.sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE embedding IS NOT NULL)").format(
-                psycopg.sql.Identifier(table)
-            )
-        )
-        row = await stored.fetchone()
-        if row is not None and row[0]:
-            return column
+    await conn.execute("SET LOCAL lock_timeout = '5s'")
+    tables = [sql.Identifier(table) for table in _TABLES]
+    # Nobody may store a vector between the look and the change.
+    await conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(tables)))
+    if await _any_vector(conn):
+        return column
     for table in tables:
         await conn.execute(
-            psycopg.sql.SQL("ALTER TABLE {} ALTER COLUMN embedding TYPE vector({}) USING NULL").format(
-                psycopg.sql.Identifier(table), psycopg.sql.Literal(dimensions)
+            sql.SQL("ALTER TABLE {} ALTER COLUMN embedding TYPE vector({}) USING NULL").format(
+                table, sql.Literal(dimensions)
             )
         )
     return dimensions
 
 
-async def _dimension(conn: psycopg.AsyncConnection[Any]) -> int:
+async def _any_vector(conn: Connection) -> bool:
+    for table in _TABLES:
+        cursor = await conn.execute(
+            sql.SQL("SELECT 1 FROM {} WHERE embedding IS NOT NULL LIMIT 1").format(sql.Identifier(table))
+        )
+        if await cursor.fetchone() is not None:
+            return True
+    return False
+
+
+async def _dimension(conn: Connection) -> int:
     cursor = await conn.execute(
         "SELECT atttypmod FROM pg_attribute"
         " WHERE attrelid = 'agent_turns'::regclass AND attname = 'embedding' AND NOT attisdropped"
     )
     row = await cursor.fetchone()
-    return int(row[0]) if row is not None else 0
-
-
-async def _has_column(conn: psycopg.AsyncConnection[Any], table: str) -> bool:
-    cursor = await conn.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'embedding')",
-        (table,),
-    )
-    row = await cursor.fetchone()
-    return bool(row is not None and row[0])
+    return int(row["atttypmod"]) if row is not None else 0

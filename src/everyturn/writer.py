@@ -1,15 +1,16 @@
 """Group commit: appends that meet share one statement, and so one commit.
 
-One task owns one connection and writes whatever is queued as a single autocommit statement. It neither waits for more rows
-nor caps batches below what a statement should hold: while one batch is under way the next one gathers. An append returns once
-its rows are durable. One writer also keeps order: rows become visible in the order in which they were submitted.
+One task owns one connection and writes whatever is queued as a single autocommit statement. It neither waits for more
+rows nor caps batches below what a statement should hold: while one batch is under way the next one gathers. An append
+returns once its rows are durable. One writer also keeps order: rows become visible in the order in which they were
+submitted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
@@ -17,70 +18,19 @@ from uuid import UUID
 import psycopg
 
 from . import sqlfiles
-from .connection import Session
+from .connection import Connection
 from .database_errors import translate
 from .errors import DatabaseUnavailable
+from .rows import Appended, EventRow, TurnRow, event_columns, turn_columns
+from .session import Session
+from .units import Unit, allowed, fail, refusal, succeed
 
-_SEPARATOR = "\x1f"
-_NULL = "\x1e"
+__all__ = ["Appended", "EventRow", "TurnRow", "Writer"]
+
 _MAX_ROWS = 1000
-_MAX_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class TurnRow:
-    """A row for `agent_turns`, its values already text."""
-
-    id: UUID
-    conversation: UUID
-    agent: str
-    kind: str
-    payload: str
-    embedding: str | None = None
-    embedded_by: str | None = None
-    created_at: datetime | None = None
-
-
-@dataclass(slots=True)
-class EventRow:
-    """A row for `agent_events`, its event already JSON text."""
-
-    run_id: str
-    agent_id: str
-    agent_name: str | None
-    turn: int | None
-    tool_name: str | None
-    tool_call_id: str | None
-    internal_call_id: str | None
-    event: str
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What the database gave a turn."""
-
-    seq: int
-    created_at: datetime
-
-
-@dataclass(slots=True, eq=False)
-class _Unit:
-    """Rows that are stored together or not at all, and the append that waits for them."""
-
-    turns: Sequence[TurnRow]
-    events: Sequence[EventRow]
-    lock: int | None
-    done: asyncio.Future[list[Appended]]
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.size = sum(len(t.payload) + len(t.embedding or "") for t in self.turns) + sum(
-            len(e.event) for e in self.events
-        )
-
-    @property
-    def rows(self) -> int:
-        return len(self.turns) + len(self.events)
+_MAX_SIZE = 32 * 1024 * 1024
+# A statement that loses its connection again and again may be what breaks the server.
+_LONGEST_TRIAL = 60.0
 
 
 class Writer:
@@ -88,31 +38,42 @@ class Writer:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._queue: list[_Unit] = []
+        self._queue: list[Unit] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._last_event = 0
+        self._last_event: int | None = None
         self._closed = False
 
     async def append(
-        self, turns: Sequence[TurnRow] = (), events: Sequence[EventRow] = (), *, lock: int | None = None
+        self,
+        turns: Sequence[TurnRow] = (),
+        events: Sequence[EventRow] = (),
+        *,
+        lock: int | None = None,
+        guard: Callable[[], None] | None = None,
     ) -> list[Appended]:
         """Store these rows together; return, once they are durable, what the database gave each turn.
 
         A caller that is cancelled stops waiting; its rows are written all the same.
         """
-        return await asyncio.shield(self.submit(turns, events, lock=lock))
+        return await asyncio.shield(self.submit(turns, events, lock=lock, guard=guard))
 
     def submit(
-        self, turns: Sequence[TurnRow] = (), events: Sequence[EventRow] = (), *, lock: int | None = None
+        self,
+        turns: Sequence[TurnRow] = (),
+        events: Sequence[EventRow] = (),
+        *,
+        lock: int | None = None,
+        guard: Callable[[], None] | None = None,
     ) -> asyncio.Future[list[Appended]]:
         """Queue these rows; the future is done once they are durable. To wait for it, shield it.
 
-        `lock` is the advisory lock of a new conversation, taken in the same statement.
+        `lock` is the advisory lock of a new conversation, taken in the same statement. `guard` is called before the
+        rows are sent, when the connection is open; what it raises is the outcome, and nothing is written.
         """
         if self._closed:
             raise DatabaseUnavailable("This database was closed; open it again with et.connect().")
-        unit = _Unit(turns, events, lock, asyncio.get_running_loop().create_future())
+        unit = Unit(turns, events, lock, guard, asyncio.get_running_loop().create_future())
         self._queue.append(unit)
         self._wake.set()
         if self._task is None or self._task.done():
@@ -136,200 +97,169 @@ class Writer:
             try:
                 await self._write(batch)
             except asyncio.CancelledError:
-                _fail(
+                fail(
                     batch + self._queue,
                     DatabaseUnavailable("The event loop ended while an append was under way."),
                 )
                 self._queue = []
                 raise
             except BaseException as error:  # whatever it is, nobody may wait for ever
-                _fail(batch, error)
+                fail(batch, error)
+                if not isinstance(error, Exception):
+                    raise
 
-    def _take(self) -> list[_Unit]:
+    def _take(self) -> list[Unit]:
         """As much of the queue as one statement should hold: at least one unit."""
         rows = size = count = 0
         for unit in self._queue:
             rows += unit.rows
             size += unit.size
-            if count and (rows > _MAX_ROWS or size > _MAX_BYTES):
+            if count and (rows > _MAX_ROWS or size > _MAX_SIZE):
                 break
             count += 1
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
 
-    async def _write(self, batch: list[_Unit]) -> None:
+    async def _write(self, batch: list[Unit]) -> None:
+        """Write a batch. A bad row must not fail its neighbours: a refused batch is halved until that row is alone."""
         try:
             await self._write_durably(batch)
-        except psycopg.Error as error:
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
             if len(batch) == 1:
-                _fail(batch, translate(error))
+                fail(batch, refusal(error))
                 return
-            # One bad row must not fail its neighbours: each unit alone, in the order in which they came.
-            for unit in batch:
-                await self._write([unit])
+            half = len(batch) // 2
+            await self._write(batch[:half])
+            await self._write(batch[half:])
 
-    async def _write_durably(self, batch: list[_Unit]) -> None:
+    async def _write_durably(self, batch: list[Unit]) -> None:
         """Write a batch exactly once, across as many lost connections as it takes."""
-        sent = False
+        began: float | None = None
         while True:
-            conn, fresh = await self.session.connection()
-            if fresh:
-                last = await self.session.fetch("SELECT last_value, is_called FROM agent_events_id_seq")
-                if sent and await self._committed(batch):
-                    return
-                self._last_event = last[0][0] if last[0][1] else 0
-            sent = True
+            conn = await self.session.connection()
             try:
+                if began is not None and await self._committed(conn, batch):
+                    return
+                if self._last_event is None and any(unit.events for unit in batch):
+                    self._last_event = await self._newest_event(conn)
+                batch = [unit for unit in batch if unit.guard is None or allowed(unit)]
+                if not batch:
+                    return
+                began = began or time.monotonic()
                 await self._statement(conn, batch)
                 return
             except psycopg.Error as error:
-                if not self.session.lost(error):
+                if not self.session.lost(error, conn):
                     raise
+                if began is not None and time.monotonic() - began > _LONGEST_TRIAL:
+                    raise translate(error) from error
 
-    async def _committed(self, batch: list[_Unit]) -> bool:
-        """Whether the statement that was under way when the connection broke took effect.
+    async def _newest_event(self, conn: Connection) -> int:
+        cursor = await conn.execute("SELECT max(id) AS newest FROM agent_events", prepare=False)
+        row = await cursor.fetchone()
+        return (row["newest"] or 0) if row is not None else 0
 
-        All rows of a statement are there or none. A turn is known by its id; an event has none of ours, but only this
-        writer writes its run, and every earlier event of it was acknowledged with an id up to `_last_event`.
+    async def _committed(self, conn: Connection, batch: list[Unit]) -> bool:
+        """Whether the statement that was under way when its connection broke took effect.
+
+        All rows of a statement are there or none. A turn is known by its id. An event has none of ours, but those of
+        this statement came after every event that was acknowledged, and in one transaction.
         """
-        await self.session.bury_predecessor()
         turns = [turn.id for unit in batch for turn in unit.turns]
+        stored: dict[UUID, Appended] = {}
         if turns:
-            rows = await self.session.fetch("SELECT id, seq, created_at FROM agent_turns WHERE id = ANY(%s)", (turns,))
-            if len(rows) < len(turns):
+            cursor = await conn.execute(
+                "SELECT id, seq, created_at FROM agent_turns WHERE id = ANY(%s)", (turns,), prepare=False
+            )
+            stored = {row["id"]: Appended(row["seq"], row["created_at"]) for row in await cursor.fetchall()}
+            if len(stored) < len(turns):
                 return False
-            stored = {row[0]: Appended(row[1], row[2]) for row in rows}
-            _succeed(batch, stored)
-            return True
-        runs = [event.run_id for unit in batch for event in unit.events]
-        rows = await self.session.fetch(
-            "SELECT 1 FROM agent_events WHERE run_id = ANY(%s) AND id > %s LIMIT 1", (runs, self._last_event)
-        )
-        if rows:
-            _succeed(batch, {})
-        return bool(rows)
+        else:
+            events = [event for unit in batch for event in unit.events]
+            values = {
+                "runs": [event.run_id for event in events],
+                "after": self._last_event or 0,
+                "events": [event.event for event in events],
+            }
+            cursor = await conn.execute(sqlfiles.query("events_committed"), values, prepare=False)
+            if await cursor.fetchone() is None:
+                return False
+        await self.session.hold(conn, [unit.lock for unit in batch if unit.lock is not None])
+        succeed(batch, stored)
+        return True
 
-    async def _statement(self, conn: psycopg.AsyncConnection[Any], batch: list[_Unit]) -> None:
-        turns: Iterable[TurnRow] = [turn for unit in batch for turn in unit.turns]
-        events = [event for unit in batch for event in unit.events]
+    async def _in_pieces(self, conn: Connection, unit: Unit, stored: dict[UUID, Appended]) -> None:
+        """Rows that are too many for one statement, in one transaction."""
+        locks = [unit.lock] if unit.lock is not None else []
+        async with conn.transaction():
+            for turns, events in unit.pieces(10 * _MAX_ROWS, _MAX_SIZE):
+                await self._many(conn, turns, events, locks, stored)
+                locks = []
+
+    async def _statement(self, conn: Connection, batch: list[Unit]) -> None:
         locks = [unit.lock for unit in batch if unit.lock is not None]
         stored: dict[UUID, Appended] = {}
-        if len(batch) == 1 and not locks and len(batch[0].turns) + len(batch[0].events) == 1:
-            await self._single(conn, batch[0], stored)
+        first = batch[0]
+        if len(batch) == 1 and not locks and first.rows == 1:
+            if first.turns:
+                turn = first.turns[0]
+                row = await self._one_row(conn, "append_turn", turn.values())
+                stored[turn.id] = Appended(row["seq"], row["created_at"])
+            else:
+                row = await self._one_row(conn, "append_event", first.events[0].values())
+                self._last_event = row["id"]
+        elif len(batch) == 1 and (first.size > _MAX_SIZE or first.rows > 10 * _MAX_ROWS):
+            await self._in_pieces(conn, first, stored)
         else:
+            turns = [turn for unit in batch for turn in unit.turns]
+            events = [event for unit in batch for event in unit.events]
+            await self._many(conn, turns, events, locks, stored)
+        succeed(batch, stored)
+
+    async def _many(
+        self,
+        conn: Connection,
+        turns: Sequence[TurnRow],
+        events: Sequence[EventRow],
+        locks: list[int],
+        stored: dict[UUID, Appended],
+    ) -> None:
+        unlock: list[int] = []
+        if (turns and events) or locks:
             name = "append_turns_and_events"
-            values: dict[str, Any] = {}
-            if not events and not locks:
-                name = "append_turns"
-            elif not turns:
-                name = "append_events"
-            if turns or locks:
-                values |= _turn_columns(turns)
-            if events or locks or name == "append_turns_and_events":
-                values |= _event_columns(events)
-            unlock: list[int] = []
-            if name == "append_turns_and_events":
-                unlock = self.session.take_released()
-                values["lock"] = ",".join(map(str, locks))
-                values["unlock"] = ",".join(map(str, unlock))
-            try:
-                row = await self._one_row(conn, name, values)
-            except psycopg.Error as error:
-                # A session's locks outlive the statement that failed: free what it may have taken.
-                if not self.session.lost(error):
-                    self.session.put_back_released(unlock + locks)
-                    await self.session.free_released()
-                raise
-            self.session.held.update(locks)
-            self._last_event = row.get("last_event") or self._last_event
-            created = row.get("created_at")
-            given = {turn.id: turn.created_at for turn in turns if turn.created_at is not None}
-            for part in (row.get("appended") or "").split(",") if turns else ():
-                text, _, seq = part.partition(" ")
-                key_id = UUID(text)
-                stored[key_id] = Appended(int(seq), given.get(key_id, cast(datetime, created)))
-        _succeed(batch, stored)
-
-    async def _single(self, conn: psycopg.AsyncConnection[Any], unit: _Unit, stored: dict[UUID, Appended]) -> None:
-        if unit.turns:
-            turn = unit.turns[0]
-            row = await self._one_row(
-                conn,
-                "append_turn",
-                {
-                    "id": turn.id,
-                    "conversation": turn.conversation,
-                    "agent": turn.agent,
-                    "kind": turn.kind,
-                    "payload": turn.payload,
-                    "embedding": turn.embedding,
-                    "embedded_by": turn.embedded_by,
-                    "created_at": turn.created_at,
-                },
-            )
-            stored[turn.id] = Appended(row["seq"], row["created_at"])
+            values = turn_columns(turns) | event_columns(events)
+            unlock = self.session.take_released()
+            values["lock"] = ",".join(map(str, locks))
+            values["unlock"] = ",".join(map(str, unlock))
+        elif turns:
+            name, values = "append_turns", turn_columns(turns)
+        elif events:
+            name, values = "append_events", event_columns(events)
+        else:
             return
-        event = unit.events[0]
-        row = await self._one_row(
-            conn,
-            "append_event",
-            {
-                "run_id": event.run_id,
-                "agent_id": event.agent_id,
-                "agent_name": event.agent_name,
-                "turn": event.turn,
-                "tool_name": event.tool_name,
-                "tool_call_id": event.tool_call_id,
-                "internal_call_id": event.internal_call_id,
-                "event": event.event,
-            },
-        )
-        self._last_event = row["id"]
+        try:
+            row = await self._one_row(conn, name, values)
+        except psycopg.Error as error:
+            # A session's locks outlive the statement that failed: free what it may have taken.
+            if not self.session.lost(error, conn):
+                self.session.put_back_released(unlock + locks)
+                await self.session.free_released()
+            raise
+        self.session.held.update(locks)
+        if events:
+            self._last_event = row["last_event"]
+        if turns:
+            created = cast(datetime, row["created_at"])
+            given = {turn.id: turn.created_at for turn in turns if turn.created_at is not None}
+            for part in row["appended"].split(","):
+                text, _, seq = part.partition(" ")
+                key = UUID(text)
+                stored[key] = Appended(int(seq), given.get(key, created))
 
-    async def _one_row(self, conn: psycopg.AsyncConnection[Any], name: str, values: dict[str, Any]) -> dict[str, Any]:
+    async def _one_row(self, conn: Connection, name: str, values: dict[str, Any]) -> dict[str, Any]:
         cursor = await self.session.execute(conn, sqlfiles.query(name), values)
         row = await cursor.fetchone()
         assert row is not None
         return row
-
-
-def _join(values: Iterable[str | None]) -> str:
-    return _SEPARATOR.join([_NULL if value is None else value for value in values])
-
-
-def _turn_columns(turns: Iterable[TurnRow]) -> dict[str, Any]:
-    return {
-        "ids": ",".join([turn.id.hex for turn in turns]),
-        "conversations": ",".join([turn.conversation.hex for turn in turns]),
-        "agents": _SEPARATOR.join([turn.agent for turn in turns]),
-        "kinds": ",".join([turn.kind for turn in turns]),
-        "payloads": _SEPARATOR.join([turn.payload for turn in turns]),
-        "embeddings": _join([turn.embedding for turn in turns]),
-        "embedders": _join([turn.embedded_by for turn in turns]),
-        "times": _join([turn.created_at.isoformat() if turn.created_at is not None else None for turn in turns]),
-    }
-
-
-def _event_columns(events: Sequence[EventRow]) -> dict[str, Any]:
-    return {
-        "runs": _SEPARATOR.join([event.run_id for event in events]),
-        "agent_ids": _SEPARATOR.join([event.agent_id for event in events]),
-        "agent_names": _join([event.agent_name for event in events]),
-        "event_turns": ",".join(["" if event.turn is None else str(event.turn) for event in events]),
-        "tool_names": _join([event.tool_name for event in events]),
-        "tool_call_ids": _join([event.tool_call_id for event in events]),
-        "internal_call_ids": _join([event.internal_call_id for event in events]),
-        "events": _SEPARATOR.join([event.event for event in events]),
-    }
-
-
-def _succeed(batch: list[_Unit], stored: dict[UUID, Appended]) -> None:
-    for unit in batch:
-        if not unit.done.done():
-            unit.done.set_result([stored[turn.id] for turn in unit.turns])
-
-
-def _fail(batch: list[_Unit], error: BaseException) -> None:
-    for unit in batch:
-        if not unit.done.done():
-            unit.done.set_exception(error)

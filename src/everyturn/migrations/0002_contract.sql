@@ -228,17 +228,29 @@ CREATE INDEX agent_events_run_idx   ON agent_events (run_id, created_at);
 CREATE INDEX agent_events_agent_idx ON agent_events (agent_id, created_at);
 CREATE INDEX agent_events_tool_idx  ON agent_events (tool_name, created_at);
 
--- 6. What may not change. `everyturn_redact` is the one way past these triggers: they let through an UPDATE
---    that runs inside it, which the call stack tells (a setting could be switched on by anybody).
+-- 6. What may not change. `everyturn_redact` is the one way past these triggers. They let through the UPDATE that is
+--    written in that function's body while it runs, as the call stack tells: a setting could be switched on by anybody,
+--    and so could a function of that name be made elsewhere.
 
 CREATE FUNCTION everyturn_refuse_change() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
-    stack text;
+    stack     text;
+    statement text;
+    place     int;
 BEGIN
     IF TG_OP = 'UPDATE' THEN
         GET DIAGNOSTICS stack = PG_CONTEXT;
-        IF stack LIKE '% everyturn_redact(%' THEN
+        -- This function's own line comes first, then the statement in quotation marks, then who runs it.
+        stack := substr(stack, strpos(stack, E'\n') + 1);
+        place := strpos(stack, ' everyturn_redact(');
+        statement := regexp_replace(left(stack, place), '\n[^\n]*$', '');
+        statement := rtrim(substr(statement, nullif(strpos(statement, 'UPDATE '), 0)), '"“”«»’ ' || chr(160));
+        PERFORM FROM pg_catalog.pg_proc p
+          WHERE p.oid = to_regprocedure(format('%I.%s', TG_TABLE_SCHEMA,
+                                               substring(substr(stack, place + 1) FROM '^everyturn_redact\([^)]*\)')))
+            AND strpos(p.prosrc, statement) > 0;
+        IF FOUND THEN
             RETURN NEW;
         END IF;
     END IF;
@@ -386,6 +398,12 @@ DECLARE
     window_length interval := make_interval(secs => window_seconds);
     oldest timestamptz;
 BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'A rate budget needs the isolation level READ COMMITTED; this transaction is %.',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Its snapshot is older than the lock, so that calls would be counted wrongly.';
+    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('everyturn budget ' || call_agent || ' ' || call_tool, 0));
     -- The call that has to leave the window before another may enter it.
     SELECT t.created_at INTO oldest

@@ -1,0 +1,98 @@
+"""Running SQL: one's own, and the named queries."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, LiteralString
+
+import psycopg
+
+from . import sqlfiles
+from .connection import Connection, Preparing, Row
+from .database_errors import connection_lost, translate
+from .errors import InvalidValue
+from .session import execute
+
+
+class Statements(ABC):
+    """The part of `Database` that runs statements."""
+
+    _preparing: Preparing
+
+    @property
+    @abstractmethod
+    def ambient(self) -> Connection | None:
+        """The connection of the surrounding transaction."""
+
+    @abstractmethod
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """A connection of the pool, or that of the surrounding transaction."""
+
+    async def fetch(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Row]:
+        """Run any SQL and return its rows as dicts; the placeholders are psycopg's (`%s`, `%(name)s`).
+
+        Without params a percent sign is an ordinary character. Errors of the statement are psycopg's own;
+        raises DatabaseUnavailable when the connection is lost.
+        """
+        return await self._run(sql, params, prepare=None)
+
+    async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> int:
+        """Run any SQL and return the number of rows it touched."""
+        async with self.connection() as conn:
+            try:
+                return (await self._execute(conn, sql, params, None)).rowcount
+            except psycopg.Error as error:
+                if connection_lost(error, conn):
+                    raise translate(error) from error
+                raise
+
+    async def query(self, name: str, /, **params: Any) -> list[Row]:
+        """Run a named query (queries/NAME.sql); a parameter that is left out is NULL.
+
+        Raises QueryNotFound, and InvalidValue for a parameter it does not have.
+        """
+        known = sqlfiles.parameters(name)
+        unknown = sorted(set(params) - known)
+        if unknown:
+            raise InvalidValue(
+                f"Query {name!r} has no parameter {unknown[0]!r}. It has: {', '.join(sorted(known)) or 'none'}."
+            )
+        values = dict.fromkeys(known) | params
+        # A named query may be planned for its values: a generic plan of a filtered search is many times slower.
+        return await self._run(sqlfiles.query(name), values, prepare=False, again=not sqlfiles.writes(name))
+
+    def statement(self, name: str) -> LiteralString:
+        """The text of a named query, as psycopg takes it."""
+        return sqlfiles.query(name)
+
+    async def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """Run a named query that is asked often and whose plan does not depend on its values."""
+        return await self._run(sqlfiles.query(name), params, prepare=True, again=True)
+
+    async def _run(
+        self,
+        sql: str,
+        params: Sequence[Any] | Mapping[str, Any] | None,
+        *,
+        prepare: bool | None,
+        again: bool = False,
+    ) -> list[Row]:
+        async with self.connection() as conn:
+            try:
+                cursor = await self._execute(conn, sql, params, prepare)
+                return await cursor.fetchall() if cursor.description else []
+            except psycopg.Error as error:
+                if not connection_lost(error, conn):
+                    raise
+                if not again or self.ambient is not None:
+                    raise translate(error) from error
+        # Reading once more is harmless.
+        return await self._run(sql, params, prepare=prepare)
+
+    async def _execute(
+        self, conn: Connection, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, prepare: bool | None
+    ) -> psycopg.AsyncCursor[Row]:
+        # In a transaction nothing can be tried again.
+        return await execute(conn, self._preparing, sql, params, prepare=prepare, again=self.ambient is None)
