@@ -136,8 +136,7 @@ def _ensure_server(use: _Use) -> None:
             raise
         full = " Free some space on its disk and try again." if disk_is_full(use.place) else ""
         raise DatabaseUnavailable(
-            f"The embedded server of {use.place.directory} could not be started: "
-            f"{error.strerror or error}.{full}"
+            f"The embedded server of {use.place.directory} could not be started: {error.strerror or error}.{full}"
         ) from error
 
 

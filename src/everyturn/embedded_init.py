@@ -83,12 +83,13 @@ def _way_out(found: str) -> str:
     """What to do about a data directory of another major version."""
     if found.isdigit() and int(found) > MAJOR:
         return "Install the everyturn that made it, or a newer one: `pip install --upgrade everyturn`."
+    programs = binary("postgres").parents[2] / "pginstall" / "bin"
+    pg_ctl = "pg_ctl" if found != "16" or not programs.exists() else str(programs / "pg_ctl")
     return (
-        f"To move it: start it with the programs of Postgres {found or 'of that version'} (pg_ctl -D "
-        "DIRECTORY start), "
-        "run `everyturn db dump` with that server's URL in EVERYTURN_DATABASE, stop it, and run `everyturn "
-        "db restore` "
-        "with a new directory."
+        f"To move it: start it with the programs of Postgres {found or 'of that version'} "
+        f"(`{pg_ctl} -D DIRECTORY -o '-k /tmp' -l /tmp/log start`), run `everyturn db dump` with "
+        "EVERYTURN_DATABASE='postgresql://postgres@/everyturn?host=/tmp', stop it, and run `everyturn db restore` "
+        "with EVERYTURN_DATABASE set to a new directory."
     )
 
 
@@ -107,8 +108,7 @@ def _initdb(place: Place, target: Path, starting: int) -> None:
     output = done.stdout.strip()
     if "No space left" in output:
         raise DatabaseUnavailable(
-            f"The disk of {place.directory} is full: a new database needs about 40 MB. Free some space "
-            "and try again."
+            f"The disk of {place.directory} is full: a new database needs about 40 MB. Free some space and try again."
         )
     if "user does not exist" in output or "could not look up effective user" in output:
         raise DatabaseUnavailable(

@@ -211,9 +211,7 @@ def socket_directory(place: Place) -> Path:
     for base in _socket_bases(place):
         for attempt in ("", "-1", "-2", "-3"):
             path = Path(base, f"everyturn-{place.uid}-{digest}{attempt}")
-            if len(os.fsencode(path)) + len(_SOCKET_NAME) > _LONGEST_SOCKET or any(
-                c in str(path) for c in ',"'
-            ):
+            if len(os.fsencode(path)) + len(_SOCKET_NAME) > _LONGEST_SOCKET or any(c in str(path) for c in ',"'):
                 refused.append(f"{path} (too long for a socket, or holds a comma or quote)")
                 break
             try:

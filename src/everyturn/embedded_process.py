@@ -22,17 +22,11 @@ _CAP_DAC_READ_SEARCH = 2
 
 def environment() -> dict[str, str]:
     """What a server and initdb see of the environment: nothing that could change what they do."""
-    kept = {
-        name: os.environ[name]
-        for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-        if name in os.environ
-    }
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
-def run(
-    place: Place, argv: Sequence[str], *, pass_fds: Sequence[int] = ()
-) -> subprocess.CompletedProcess[str]:
+def run(place: Place, argv: Sequence[str], *, pass_fds: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
     """Run a program to its end as the user the server runs as."""
     command = list(argv)
     if os.geteuid() != place.uid:
@@ -144,9 +138,7 @@ def is_server_of(pid: int, directory: Path) -> bool:
     proc = Path("/proc", str(pid))
     if Path("/proc/self").exists():
         try:
-            return (proc / "comm").read_text().strip() == "postgres" and os.path.samefile(
-                proc / "cwd", directory
-            )
+            return (proc / "comm").read_text().strip() == "postgres" and os.path.samefile(proc / "cwd", directory)
         except OSError:
             return False
     command = subprocess.run(

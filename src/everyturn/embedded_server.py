@@ -55,9 +55,15 @@ def attach_or_start(place: Place, starting: int) -> str:
 def _foreign(place: Place) -> str | None:
     """A server that was started on our directory by other means, with pg_ctl for instance."""
     lines = _lines(place.pid_file)
-    if not lines or not lines[0].strip().isdigit() or not is_server_of(int(lines[0]), place.directory):
+    number = lines[0].strip() if lines else ""
+    pid = int(number.removeprefix("-")) if number.removeprefix("-").isdecimal() else 0
+    if not 0 < pid < 1 << 31 or not is_server_of(pid, place.directory):
         return None
-    return _answering(place, lambda: is_server_of(int(lines[0]), place.directory))
+    if number.startswith("-"):
+        raise DatabaseUnavailable(
+            f"A Postgres in single-user mode (pid {pid}) works on {place.directory}. Start again when it has ended."
+        )
+    return _answering(place, lambda: is_server_of(pid, place.directory))
 
 
 def _answering(place: Place, alive: Callable[[], bool]) -> str | None:
@@ -73,8 +79,9 @@ def _answering(place: Place, alive: Callable[[], bool]) -> str | None:
                 return lines[4]
             if time.monotonic() - began > _PATIENCE_WITHOUT_SOCKET:
                 raise Unreachable(
-                    f"The server of {place.directory} runs, and its socket in {lines[4]} is gone. "
-                    "End the programs that use this database; the next start makes a new socket."
+                    f"The server of {place.directory} runs, and its socket in {lines[4]} cannot be reached: it was "
+                    "removed, or the server runs in another container. End the programs that use this database; the "
+                    "next start makes a new socket."
                 )
         if time.monotonic() - began > LONGEST_START:
             raise DatabaseUnavailable(

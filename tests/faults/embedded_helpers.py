@@ -74,9 +74,7 @@ def servers_of(directory: Path) -> list[int]:
     found = []
     for proc in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if (proc / "comm").read_text().strip() == "postgres" and os.path.samefile(
-                proc / "cwd", directory
-            ):
+            if (proc / "comm").read_text().strip() == "postgres" and os.path.samefile(proc / "cwd", directory):
                 found.append(int(proc.name))
     return found
 

@@ -139,11 +139,11 @@ def test_a_squatted_socket_directory(tmp_path: Path, made: Path, monkeypatch: py
         row = connection.execute("SHOW unix_socket_directories").fetchone()
     assert row is not None
     assert row[0] not in (str(first), str(second))
+    first.unlink()
+    second.rmdir()
 
 
-@pytest.mark.parametrize(
-    ("version", "advice"), [("16", "everyturn db dump"), ("19", "pip install"), ("", "dump")]
-)
+@pytest.mark.parametrize(("version", "advice"), [("16", "everyturn db dump"), ("19", "pip install"), ("", "dump")])
 def test_a_directory_of_another_major_version(tmp_path: Path, made: Path, version: str, advice: str) -> None:
     """field case 131: a message with the way out, and the data untouched."""
     data = tmp_path / "data"
@@ -271,10 +271,7 @@ def test_a_uid_without_an_entry_and_without_a_home(open_directory: Path, made: P
 def test_somebody_elses_directory_is_refused(open_directory: Path, made: Path) -> None:
     """field case 134: a message, not a permission error from deep below."""
     shutil.copytree(made, open_directory / "data", symlinks=True)
-    assert (
-        "uid" in (said := run_as(pwd.getpwnam("nobody").pw_uid, open_directory / "data"))
-        or "cannot be" in said
-    )
+    assert "uid" in (said := run_as(pwd.getpwnam("nobody").pw_uid, open_directory / "data")) or "cannot be" in said
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -64,7 +65,8 @@ def test_every_process_of_the_server_killed_while_used(tmp_path: Path) -> None:
         url = server.url
         for _ in range(2):
             for pid in [parent_of(postmaster(tmp_path / "data")), *servers_of(tmp_path / "data")]:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             server.ensure_running()
             assert server.url == url
             with psycopg.connect(url):
@@ -97,9 +99,7 @@ def test_a_stale_pid_file_that_names_somebody_else(tmp_path: Path) -> None:
     stranger.wait()
 
 
-@pytest.mark.parametrize(
-    "rubbish", ["", "\n", "not a pid\n", "-5\n/x\n", "99999999999999999999\n", "\0" * 40]
-)
+@pytest.mark.parametrize("rubbish", ["", "\n", "not a pid\n", "-5\n/x\n", "99999999999999999999\n", "\0" * 40])
 def test_a_damaged_pid_file(tmp_path: Path, rubbish: str, made: Path) -> None:
     """field case 127: whatever a crash left in it."""
     shutil.copytree(made, tmp_path / "data", symlinks=True)
