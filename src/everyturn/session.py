@@ -82,6 +82,16 @@ class Session:
             self._conn = conn = await self._connect(once=first)
             return conn
 
+    def ready(self) -> Connection | None:
+        """The connection, if it is open and idle as far as can be told without waiting."""
+        conn = self._conn
+        return conn if conn is not None and quiet(conn) and not conn.lock.locked() else None
+
+    @property
+    def prepares(self) -> bool:
+        """Whether statements are worth preparing."""
+        return self._preparing.enabled
+
     async def _connect(self, *, once: bool) -> Connection:
         deadline = time.monotonic() + self._patience
         pause = 0.05

@@ -50,3 +50,16 @@ def parameters(name: str) -> frozenset[str]:
 def writes(name: str) -> bool:
     """Whether the query changes rows, so that running it twice may not be harmless."""
     return re.search(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b", query(name)) is not None
+
+
+@cache
+def numbered(name: str) -> tuple[bytes, tuple[str, ...]]:
+    """The text of the query with `$1`, `$2` … as the server takes it, and the parameters' names in that order."""
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in order:
+            order.append(match[1])
+        return f"${order.index(match[1]) + 1}"
+
+    return _PARAMETER.sub(number, source(name)).encode(), tuple(order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
@@ -12,6 +12,10 @@ import psycopg
 from .database_errors import translate
 from .errors import EveryturnError, InvalidValue
 from .rows import Appended, EventRow, TurnRow
+
+MAX_ROWS = 1000
+MAX_SIZE = 32 * 1024 * 1024
+"""What one statement should hold."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,10 +27,11 @@ class Unit:
     lock: int | None
     guard: Callable[[], None] | None
     done: asyncio.Future[list[Appended]]
-    size: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.size = sum([len(t.payload) + len(t.embedding or "") for t in self.turns]) + sum(
+    @property
+    def size(self) -> int:
+        """Characters of its values, near enough."""
+        return sum([len(t.payload) + len(t.embedding or "") for t in self.turns]) + sum(
             [len(e.event) for e in self.events]
         )
 

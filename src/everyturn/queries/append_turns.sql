@@ -16,5 +16,5 @@ WITH appended AS (
            ) AS u (id, conversation, agent, kind, payload, embedding, embedded_by, created_at)
     RETURNING id, seq
 )
-SELECT string_agg(id::text || ' ' || seq::text, ',') AS appended, now() AS created_at
+SELECT string_agg(encode(uuid_send(id), 'hex') || seq::text, ',') AS appended, now() AS created_at
   FROM appended;

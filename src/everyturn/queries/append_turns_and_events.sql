@@ -32,7 +32,7 @@ WITH appended_turns AS (
            ) AS u (run_id, agent_id, agent_name, turn, tool_name, tool_call_id, internal_call_id, event)
     RETURNING id
 )
-SELECT (SELECT string_agg(id::text || ' ' || seq::text, ',') FROM appended_turns) AS appended,
+SELECT (SELECT string_agg(encode(uuid_send(id), 'hex') || seq::text, ',') FROM appended_turns) AS appended,
        now() AS created_at,
        (SELECT max(id) FROM appended_events) AS last_event,
        (SELECT count(*) FILTER (WHERE pg_try_advisory_lock(k))
