@@ -62,8 +62,13 @@ class Turns:
         `kind` is `user`, `model`, `tool_call`, `tool_result` or `error`. Inside `db.transaction()` it is committed with the
         rest. Raises InvalidValue before anything is written.
         """
-        [turn] = await self.append_many([NewTurn(conversation, agent, kind, payload, created_at, id)])
-        return turn
+        row = self.row(NewTurn(conversation, agent, kind, payload, created_at, id))
+        if self._database.vectors.embedder is not None:
+            await self.embed([row])
+        if self._database.ambient is not None:
+            return (await self.store([row]))[0]
+        [new] = await self._database.writer.submit([row])
+        return as_turn(row, new.seq, new.created_at)
 
     async def append_many(self, turns: Sequence[NewTurn]) -> list[Turn]:
         """Append turns together, all or none, in this order."""

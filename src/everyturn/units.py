@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import psycopg
@@ -27,17 +27,18 @@ class Unit:
     lock: int | None
     guard: Callable[[], None] | None
     done: asyncio.Future[list[Appended]]
+    rows: int = field(init=False)
+    size: int = field(init=False)
+    """Characters of its values, near enough."""
 
-    @property
-    def size(self) -> int:
-        """Characters of its values, near enough."""
-        return sum([len(t.payload) + len(t.embedding or "") for t in self.turns]) + sum(
-            [len(e.event) for e in self.events]
-        )
-
-    @property
-    def rows(self) -> int:
-        return len(self.turns) + len(self.events)
+    def __post_init__(self) -> None:
+        size = 0
+        for turn in self.turns:
+            size += len(turn.payload) + (len(turn.embedding) if turn.embedding else 0)
+        for event in self.events:
+            size += len(event.event)
+        self.size = size
+        self.rows = len(self.turns) + len(self.events)
 
     def pieces(self, rows: int, size: int) -> Iterator[tuple[list[TurnRow], list[EventRow]]]:
         """The rows in order, no more of them at a time than a statement should hold: the turns, then the events."""

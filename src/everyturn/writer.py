@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import psycopg
 
@@ -23,7 +22,7 @@ from .careful import CarefulWriter
 from .errors import DatabaseUnavailable
 from .rows import Appended, EventRow, TurnRow, event_columns, turn_columns
 from .session import Session
-from .units import MAX_ROWS, MAX_SIZE, Unit, allowed, fail, succeed
+from .units import MAX_ROWS, MAX_SIZE, Unit, allowed, fail
 from .wire import Answer, Wire
 
 __all__ = ["Appended", "EventRow", "TurnRow", "Writer"]
@@ -94,22 +93,22 @@ class Writer:
             self._next()
             await self._idle.wait()
 
-    def _next(self) -> None:
-        """Send what is queued, unless something is under way."""
+    def _next(self, most: int = MAX_ROWS) -> None:
+        """Send what is queued, `most` units of it, unless something is under way."""
         if self._busy:
             return
         if not self._queue:
             self._idle.set()
             return
         self._busy = True
-        batch = self._take()
+        batch = self._take(most)
         if not self._send(batch):
             self._with_care(batch)
 
-    def _take(self) -> list[Unit]:
+    def _take(self, most: int) -> list[Unit]:
         """As much of the queue as one statement should hold: at least one unit."""
         rows = size = count = 0
-        for unit in self._queue:
+        for unit in self._queue[:most]:
             rows += unit.rows
             size += unit.size
             if count and (rows > MAX_ROWS or size > MAX_SIZE):
@@ -140,7 +139,7 @@ class Writer:
         if not turns and not events and not locks:
             conn.lock.release()
             self._busy = False
-            succeed(batch, {})
+            _deliver(batch, [])
             self._next()
             return True
         if len(turns) + len(events) == 1 and not locks:
@@ -165,7 +164,7 @@ class Writer:
             stored = self._read(name, answer, turns)
             self._busy = False
             self._go_on(len(batch))
-            succeed(batch, stored)
+            _deliver(batch, stored)
 
         try:
             parameters = [_text(values[key]) for key in order]
@@ -185,7 +184,7 @@ class Writer:
         half = in_play if self._commit_time > _SLOW_COMMIT else (in_play + 1) // 2
         self._enough = min(in_play, max(_SMALL, half))
         if len(self._queue) >= self._enough:
-            self._next()
+            self._next(self._enough)
         asyncio.get_running_loop().call_soon(self._all_came)
 
     def _all_came(self) -> None:
@@ -193,20 +192,20 @@ class Writer:
         self._enough = 1
         self._next()
 
-    def _read(self, name: str, answer: Any, turns: Sequence[TurnRow]) -> dict[UUID, Appended]:
-        """What the database gave each turn."""
+    def _read(self, name: str, answer: Any, turns: Sequence[TurnRow]) -> list[Appended]:
+        """What the database gave each turn, in the order of the turns."""
         if name == "append_turn":
-            return {turns[0].id: Appended(_number(answer.get_value(0, 0)), _time(answer.get_value(0, 1)))}
+            return [Appended(_number(answer.get_value(0, 0)), _time(answer.get_value(0, 1)))]
         if name in ("append_event", "append_events"):
             self._careful.last_event = _number(answer.get_value(0, 0))
-            return {}
+            return []
         if name == "append_turns_and_events" and (newest := answer.get_value(0, 2)) is not None:
             self._careful.last_event = _number(newest)
         if not turns:
-            return {}
+            return []
         created = _time(answer.get_value(0, 1))
         seqs = {part[:32]: int(part[32:]) for part in answer.get_value(0, 0).decode().split(",")}
-        return {turn.id: Appended(seqs[turn.id.hex], turn.created_at or created) for turn in turns}
+        return [Appended(seqs[turn.id.hex], turn.created_at or created) for turn in turns]
 
     # Everything else
 
@@ -240,6 +239,16 @@ class Writer:
             self._busy = False
             self._enough = 1
         self._next()
+
+
+def _deliver(batch: list[Unit], stored: list[Appended]) -> None:
+    """Give each unit what was stored of it; the turns of the units are in order."""
+    position = 0
+    for unit in batch:
+        until = position + len(unit.turns)
+        if not unit.done.done():
+            unit.done.set_result(stored[position:until])
+        position = until
 
 
 def _text(value: Any) -> bytes | None:
