@@ -24,6 +24,7 @@ from .messages import ModelRequest, ModelTurn
 
 _server: embedded.Server | None = None
 _template: str | None = None
+_durable = True
 _starting = threading.Lock()
 
 Step = ModelTurn | str | Exception | Callable[[ModelRequest], Any]
@@ -58,15 +59,24 @@ class ScriptedModel:
         return ModelTurn(text=step) if isinstance(step, str) else step
 
 
-def server() -> embedded.Server:
-    """The embedded server of this test process, started when first needed, removed with the process."""
-    global _server
+def server(*, durable: bool = True) -> embedded.Server:
+    """The embedded server of this test process, started when first needed, removed with the process.
+
+    Once asked for with `durable=False` it no longer waits for the disk: making a database takes a third of the time,
+    and only a crash of the machine would tell the difference.
+    """
+    global _server, _durable
     with _starting:
         if _server is None:
             directory = Path(tempfile.mkdtemp(prefix="everyturn-test-"))
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
             _server = embedded.start(directory / "data")
             atexit.register(_server.close)
+        if not durable and _durable:
+            with psycopg.connect(_server.admin_url, autocommit=True) as conn:
+                conn.execute("ALTER SYSTEM SET fsync = off")
+                conn.execute("SELECT pg_reload_conf()")
+            _durable = False
         return _server
 
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def everyturn_url() -> Iterator[str]:
     """The URL of a throw-away database."""
-    from everyturn.testing import database_url
+    from everyturn.testing import database_url, server
 
+    server(durable=False)
     with database_url() as url:
         yield url
 

@@ -248,7 +248,8 @@ BEGIN
         statement := rtrim(substr(statement, nullif(strpos(statement, 'UPDATE '), 0)), '"“”«»’ ' || chr(160));
         PERFORM FROM pg_catalog.pg_proc p
           WHERE p.oid = to_regprocedure(format('%I.%s', TG_TABLE_SCHEMA,
-                                               substring(substr(stack, place + 1) FROM '^everyturn_redact\([^)]*\)')))
+                                               substring(substr(stack, place + 1)
+                                                         FROM '^everyturn_redact\(uuid\[\],text(?:\[\])?,text\)')))
             AND strpos(p.prosrc, statement) > 0;
         IF FOUND THEN
             RETURN NEW;
