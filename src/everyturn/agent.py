@@ -5,39 +5,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from decimal import Decimal
-from typing import Any
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from . import history, payloads, stream
+from . import payloads, transactions
+from .agent_tool import AgentTool
 from .blocking import Blocking, Portal
-from .calls import CallInProgress, current_call
-from .context import Context
 from .database import Database
-from .errors import ConversationConflict, ConversationNotFound, DatabaseUnavailable, InvalidValue
+from .errors import ConversationConflict, DatabaseUnavailable, InvalidValue
 from .history import History
 from .hooks import EvalHooks
 from .ids import uuid7
+from .impl_hash import UNKNOWN
 from .models import Leaf, Source, resolve
 from .names import as_uuid, check_name
 from .run import Run
+from .run_log import CallInProgress
 from .stream import StreamEvent
 from .tools import Tool, unique
-from .values import RunResult, Turn, Usage
+from .values import RunResult
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 _INCLUDE = ("all", "agent_tool_events")
 _KEPT_OF_FEW = frozenset(("agent_tool_event", "final", "error"))
+_portal_lock = threading.Lock()
 _shared_portal: Portal | None = None
 
 
 class Agent:
     """An agent whose every turn is a row.
 
-    `model` is a string (`"anthropic:…"`, `"openai:…"`) or a function of an `et.ModelRequest`; `history` decides which turns
-    are sent (`et.last_turns(n)`, `et.token_budget(n)`, a function of one's own; None sends all); `max_turns` caps the model
-    calls of one run; `include="agent_tool_events"` keeps only the events of child agents and the end mark.
+    `model` is a string (`"anthropic:…"`, `"openai:…"`) or a function of an `et.ModelRequest`; `history` decides which
+    turns are sent (`et.last_turns(n)`, `et.token_budget(n)`, a function of one's own; None sends all); `max_turns` caps
+    the model calls of one run; `include="agent_tool_events"` keeps only the events of child agents and the end mark.
 
     Raises InvalidValue and ToolDefinitionError.
     """
@@ -70,7 +75,11 @@ class Agent:
             raise InvalidValue(f"include={include!r} is not one of {', '.join(_INCLUDE)}.")
         if instructions is not None and not isinstance(instructions, str):
             raise InvalidValue(f"The instructions of an agent are a string; got a {type(instructions).__name__}.")
-        if hook_timeout <= 0:
+        if hooks is not None and not isinstance(hooks, EvalHooks):
+            raise InvalidValue(f"The hooks of an agent are an et.EvalHooks; got a {type(hooks).__name__}.")
+        if history is not None and not callable(history):
+            raise InvalidValue(f"history is a function over turns, such as et.last_turns(50); got {history!r:.80}.")
+        if isinstance(hook_timeout, bool) or not isinstance(hook_timeout, int | float) or not hook_timeout > 0:
             raise InvalidValue(f"hook_timeout={hook_timeout!r} leaves a hook no time; give seconds above 0.")
         self.db = db
         self.name = check_name(name, "agent name")
@@ -79,7 +88,7 @@ class Agent:
         self.instructions = instructions
         self.hooks = hooks
         self.max_turns = max_turns
-        self.settings = dict(settings or {})
+        self.settings = _settings(settings)
         self.scope = scope if scope is None else check_name(scope, "scope")
         self.history = history
         self.include = include
@@ -108,8 +117,8 @@ class Agent:
         `attributes` is stored with the user turn. Raises ModelError, MaxTurnsExceeded, ConversationConflict and
         DatabaseUnavailable; what happened until then is in the log.
         """
-        run, new = self._new_run(prompt, conversation, deps, settings)
-        return await self._execute(run, run.begin(prompt, attributes, new=new))
+        run, begin = self._new_run(prompt, conversation, deps, attributes, settings)
+        return await self._execute(run, begin)
 
     async def run_stream(
         self,
@@ -119,14 +128,29 @@ class Agent:
         deps: Any = None,
         attributes: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncGenerator[StreamEvent]:
         """`run`, event by event; each is durable when it is received, and `final` is the last.
 
-        Closing the iterator before `final` cancels the run. Raises as `run` does, after the `error` event.
+        Closing the iterator before `final` cancels the run, which `resume` can finish. Raises as `run` does, after the
+        `error` event.
         """
-        run, new = self._new_run(prompt, conversation, deps, settings)
-        async for event in self._stream(run, run.begin(prompt, attributes, new=new)):
-            yield event
+        run, begin = self._new_run(prompt, conversation, deps, attributes, settings)
+        queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
+        run.streaming = True
+        run.emit = queue.put_nowait
+        task = asyncio.create_task(self._execute(run, begin), name=f"everyturn run {run.run_id}")
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+            await task
+        finally:
+            if not task.done():
+                if not run.ended:
+                    task.cancel()
+                await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()
 
     async def resume(
         self, conversation: UUID | str, *, deps: Any = None, settings: Mapping[str, Any] | None = None
@@ -136,29 +160,8 @@ class Agent:
         A call that had started ends as interrupted; one that had not is run. A finished conversation returns its stored
         result. Raises ConversationNotFound, ConversationConflict, and as `run` does.
         """
-        run = self._run(as_uuid(conversation, "conversation"), deps, settings)
-        await run.lock.acquire()
-        try:
-            run.turns = await self.db.turns.load(run.conversation)
-            if not run.turns:
-                raise ConversationNotFound(
-                    f"There is no conversation {run.conversation} to resume. "
-                    "`everyturn conversation list --status crashed` shows those that are unfinished."
-                )
-            done = history.finished(run.turns)
-            if done is not None:
-                return _stored_result(run.turns, done)
-        except BaseException:
-            run.lock.release()
-            raise
-        finally:
-            if run.turns and history.finished(run.turns) is not None:
-                run.lock.release()
-        run.resumes = next(
-            (turn.payload["runId"] for turn in reversed(run.turns) if isinstance(turn.payload.get("runId"), str)),
-            None,
-        )
-        return await self._execute(run, run.take_up())
+        run = Run(self, as_uuid(conversation, "conversation"), deps=deps, settings=_settings(settings))
+        return await self._execute(run, run.take_up)
 
     def run_sync(self, prompt: str, conversation: UUID | str | None = None, **options: Any) -> RunResult:
         """`run` for scripts and notebooks: waits for the result, also when called inside a running event loop."""
@@ -180,126 +183,96 @@ class Agent:
 
         Its events are stored once, wrapped in the parent's as `agent_tool_event`.
         """
+        return AgentTool(self, name, description)
 
-        async def ask(input: str, ctx: Context) -> str:
-            parent = current_call.get()
-            run = self._run(uuid7(), ctx.deps, None)
-            if parent is not None:
-                run.streaming = parent.run.streaming
-                run.wrap = _wrapping(parent, self.name)
-            return (await self._execute(run, run.begin(input, None, new=True))).output
-
-        return _AgentTool(
-            self,
-            name or re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64],
-            {
-                "type": "object",
-                "properties": {"input": {"type": "string", "description": "What the agent is asked."}},
-                "required": ["input"],
-                "additionalProperties": False,
-            },
-            ask,
-            description=description or f"Ask the agent {self.name}.",
-        )
+    async def run_within(
+        self,
+        parent: CallInProgress | None,
+        prompt: str,
+        conversation: UUID,
+        deps: Any,
+        attributes: Mapping[str, Any] | None,
+    ) -> RunResult:
+        """A run that is the handler of another agent's call: that one's stream tells its events."""
+        run = Run(self, conversation, deps=deps, parent=parent)
+        return await self._execute(run, lambda: run.begin(prompt, attributes, new=True))
 
     @property
     def impl_hash(self) -> str:
         """Which implementation this agent is, as a tool: its model, its instructions and its tools."""
         parts = [self.name, self.leaf.name, self.prompt_rev, *(tool.impl_hash for tool in self.tools.values())]
+        if UNKNOWN in parts:
+            return UNKNOWN
         return "v1:" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
     def keeps(self, event: StreamEvent) -> bool:
         """Whether this event is stored."""
         return self.include == "all" or event["type"] in _KEPT_OF_FEW
 
-    def memory_for(self, conversation: UUID, run_id: str) -> Any:
+    def memory_for(self, conversation: UUID, run_id: str) -> Memory:
         """The memory as a handler of this run is given it."""
-        try:
-            from .memory import Memory
-        except ImportError:
-            return None
+        from .memory import Memory
+
         return Memory(self.db, agent=self.name, scope=self.scope, conversation=conversation, run_id=run_id)
 
-    def _run(self, conversation: UUID, deps: Any, settings: Mapping[str, Any] | None) -> Run:
-        return Run(self, conversation, deps=deps, settings=self.settings | dict(settings or {}))
-
     def _new_run(
-        self, prompt: str, conversation: UUID | str | None, deps: Any, settings: Mapping[str, Any] | None
-    ) -> tuple[Run, bool]:
+        self,
+        prompt: str,
+        conversation: UUID | str | None,
+        deps: Any,
+        attributes: Mapping[str, Any] | None,
+        settings: Mapping[str, Any] | None,
+    ) -> tuple[Run, Callable[[], Awaitable[None]]]:
         if not isinstance(prompt, str):
             raise InvalidValue(f"The prompt of a run is a string; got a {type(prompt).__name__}.")
+        if attributes is not None and not isinstance(attributes, Mapping):
+            raise InvalidValue(f"The attributes of a run are a dict; got a {type(attributes).__name__}.")
+        new = conversation is None
         key = uuid7() if conversation is None else as_uuid(conversation, "conversation")
-        return self._run(key, deps, settings), conversation is None
+        run = Run(self, key, deps=deps, settings=_settings(settings))
+        return run, lambda: run.begin(prompt, attributes, new=new)
 
-    async def _execute(self, run: Run, beginning: Awaitable[None]) -> RunResult:
-        try:
-            await beginning
-            return await run.drive()
-        except (ConversationConflict, DatabaseUnavailable):
-            raise  # nothing can, or may, be written
-        except BaseException as error:
-            if not run.ended:
-                stage = "model" if isinstance(error, Exception) else "cancelled"
-                await _finish_writing(run.cancelled(error) if stage == "cancelled" else run.fail(error, stage))
-            raise
-        finally:
-            run.lock.release()
-
-    async def _stream(self, run: Run, beginning: Awaitable[None]) -> AsyncIterator[StreamEvent]:
-        queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
-        run.streaming = True
-        run.emit = queue.put_nowait
-        task = asyncio.create_task(self._execute(run, beginning), name=f"everyturn run {run.run_id}")
-        task.add_done_callback(lambda _: queue.put_nowait(None))
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-            await task
-        finally:
-            if not task.done():
-                if not run.ended:
-                    task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await task
+    async def _execute(self, run: Run, begin: Callable[[], Awaitable[RunResult | None]]) -> RunResult:
+        with transactions.outside():
+            try:
+                stored = await begin()
+                return await run.drive() if stored is None else stored
+            except (GeneratorExit, ConversationConflict, DatabaseUnavailable):
+                raise  # nothing can, or may, be written
+            except BaseException as error:
+                if run.begun and not run.ended:
+                    await _finish_writing(run.fail(error, "model" if isinstance(error, Exception) else "cancelled"))
+                raise
+            finally:
+                run.release()
 
     def _wait(self, awaitable: Awaitable[Any]) -> Any:
-        global _shared_portal
-        if self._portal is not None:
-            return self._portal.run(awaitable)
+        return (self._portal or _portal()).run(awaitable)
+
+
+def _portal() -> Portal:
+    """The event loop, on a thread of its own, that the blocking methods of agents share."""
+    global _shared_portal
+    with _portal_lock:
         if _shared_portal is None:
             _shared_portal = Portal()
-        return _shared_portal.run(awaitable)
+        return _shared_portal
 
 
-class _AgentTool(Tool):
-    """A tool whose implementation is an agent."""
-
-    def __init__(self, agent: Agent, name: str, schema: dict[str, Any], handler: Any, *, description: str) -> None:
-        super().__init__(name, schema, handler, description=description)
-        self._agent = agent
-
-    @property
-    def impl_hash(self) -> str:
-        return self._agent.impl_hash
+def _forget_portal() -> None:
+    global _shared_portal, _portal_lock
+    _shared_portal, _portal_lock = None, threading.Lock()
 
 
-def _wrapping(parent: CallInProgress, agent: str) -> Callable[[StreamEvent], Awaitable[None]]:
-    async def wrap(event: StreamEvent) -> None:
-        run = parent.run
-        wrapped = stream.agent_tool_event(run.number, parent.call, parent.internal_id, agent, event)
-        await run.append([], [wrapped])
-
-    return wrap
+# A fork copies the portal without its thread.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_portal)
 
 
-def _stored_result(turns: list[Turn], done: Turn) -> RunResult:
-    run_id = str(done.payload.get("runId", ""))
-    own = [turn for turn in turns if turn.payload.get("runId") == run_id] if run_id else [done]
-    answers = [turn.payload for turn in own if turn.kind == "model"]
-    usage = sum((Usage.from_payload(answer.get("usage")) for answer in answers), Usage())
-    costs = [answer.get("costUsd") for answer in answers]
-    cost = None if None in costs else sum((Decimal(str(cost)) for cost in costs), Decimal(0))
-    return RunResult(str(done.payload.get("text", "")), done.conversation, run_id, own, usage, cost)
+def _settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InvalidValue(f"The settings of a model are a dict; got a {type(settings).__name__}.")
+    return dict(settings or {})
 
 
 async def _finish_writing(writing: Awaitable[None]) -> None:

@@ -5,43 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import psycopg
+from pydantic_core import from_json
 
 from . import history, jsonable, payloads, stream
 from .blocking import Portal
+from .blocks import Call
+from .budget import admit
 from .context import Context
-from .database_errors import translate
-from .errors import DatabaseUnavailable, RateBudgetExceeded, ToolArgumentsError
-from .history import Call
+from .errors import RateBudgetExceeded, ToolArgumentsError
 from .messages import ToolCall
+from .run_log import CallInProgress, current_call
 from .stream import StreamEvent
-from .turns import NewTurn, as_turn
-from .values import Turn
+from .turns import NewTurn
 
 if TYPE_CHECKING:
     from .run import Run
-    from .tools import RateBudget, Tool
+    from .tools import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class CallInProgress:
-    """The call whose handler is running: a child agent reports its events to it."""
-
-    run: Run
-    call: ToolCall
-    internal_id: str
-
-
-current_call: ContextVar[CallInProgress | None] = ContextVar("everyturn_call", default=None)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Prepared:
     """A call that was looked up and checked."""
 
@@ -49,10 +35,16 @@ class Prepared:
     tool: Tool | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     refusal: Exception | None = None
-    stage: str = "tool"
     row: NewTurn | None = None
     """Its `tool_call` turn, when it needs no leave from a budget."""
     internal_id: str = field(default_factory=stream.internal_call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    turn: NewTurn
+    shown: str
+    is_error: bool
 
 
 def distinct(calls: Sequence[ToolCall]) -> list[ToolCall]:
@@ -60,13 +52,29 @@ def distinct(calls: Sequence[ToolCall]) -> list[ToolCall]:
     seen: set[str] = set()
     found = []
     for call in calls:
-        base = jsonable.clean_text(call.id).replace("\x1f", "") or f"call_{uuid4().hex[:12]}"
+        base = jsonable.clean_text(call.id).translate(_SEPARATORS).strip() or f"call_{uuid4().hex[:12]}"
         name, number = base, 2
         while name in seen:
             name, number = f"{base}_{number}", number + 1
         seen.add(name)
-        found.append(ToolCall(name, jsonable.clean_text(call.name), jsonable.clean_lenient(call.args)))
+        found.append(ToolCall(name, jsonable.clean_text(call.name), jsonable.clean_lenient(_parsed(call.args))))
     return found
+
+
+_SEPARATORS = {0x1E: None, 0x1F: None}
+
+
+def _parsed(args: dict[str, Any] | str) -> dict[str, Any] | str:
+    """The arguments as an object where the text is one; blank text means none."""
+    if not isinstance(args, str):
+        return args
+    if not args.strip():
+        return {}
+    try:
+        found = from_json(args, allow_inf_nan=False)
+    except ValueError:
+        return args
+    return found if isinstance(found, dict) else args
 
 
 def prepare(run: Run, calls: Sequence[Call]) -> list[Prepared]:
@@ -88,29 +96,29 @@ def prepare(run: Run, calls: Sequence[Call]) -> list[Prepared]:
             one.refusal = error
             continue
         if one.tool.rate_budget is None:
-            payload = payloads.tool_call(call.call, one.tool.impl_hash, run.run_id)
-            one.row = NewTurn(run.conversation, run.agent.name, "tool_call", payload)
+            one.row = run.turn("tool_call", payloads.tool_call(call.call, one.tool.impl_hash, run.run_id))
     return prepared
 
 
-async def run_calls(run: Run, prepared: list[Prepared]) -> None:
+async def run_calls(run: Run, prepared: Sequence[Prepared]) -> None:
     """Run the calls side by side; each outcome is stored as it comes."""
     waiting = len(prepared)
 
     async def one(call: Prepared) -> None:
-        row, shown, is_error = await _outcome(run, call)
+        outcome = await _outcome(run, call)
 
         def events() -> list[StreamEvent]:
             nonlocal waiting
             waiting -= 1
-            result = stream.tool_result(run.number, call.call.call, call.internal_id, shown, is_error=is_error)
+            result = stream.tool_result(
+                run.number, call.call.call, call.internal_id, outcome.shown, is_error=outcome.is_error
+            )
             if waiting:
                 return [result]
             return [result, *run.next_turn([done.call.call for done in prepared])]
 
-        [turn] = await run.append([row], events)
-        call.call.outcome = turn
-        await run.fire(*([call.call.started] if call.call.started is not None else []), turn)
+        [call.call.outcome] = await run.append([outcome.turn], events)
+        await run.fire(call.call.started, call.call.outcome)
 
     if len(prepared) == 1:
         await one(prepared[0])
@@ -118,6 +126,8 @@ async def run_calls(run: Run, prepared: list[Prepared]) -> None:
     tasks = [asyncio.ensure_future(one(call)) for call in prepared]
     try:
         await asyncio.gather(*tasks)
+    except GeneratorExit:
+        raise
     except BaseException:
         for task in tasks:
             task.cancel()
@@ -125,38 +135,40 @@ async def run_calls(run: Run, prepared: list[Prepared]) -> None:
         raise
 
 
-async def _outcome(run: Run, prepared: Prepared) -> tuple[NewTurn, str, bool]:
-    """The turn that ends a call, what is shown of it, and whether it is an error."""
-    call = prepared.call.call
-    if prepared.refusal is None and prepared.call.started is None:
-        await _admit(run, prepared)
-    if prepared.refusal is not None:
-        return _failed(run, call, prepared.refusal, prepared.stage)
-    tool = prepared.tool
-    assert tool is not None
+async def _outcome(run: Run, prepared: Prepared) -> _Outcome:
+    """Run the handler of a call; the turn that ends the call, and what is shown of it."""
+    call, tool = prepared.call.call, prepared.tool
+    if prepared.refusal is not None or tool is None:
+        return _failed(run, call, prepared.refusal, "tool")
+    if prepared.call.started is None:
+        try:
+            prepared.call.started = await admit(run, tool, call)
+        except RateBudgetExceeded as error:
+            return _failed(run, call, error, "budget")
     started = time.perf_counter()
     token = current_call.set(CallInProgress(run, call, prepared.internal_id))
     try:
         result = await tool.call(prepared.arguments, _context(run, call))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         return _failed(run, call, error, "tool")  # something the handler awaited was cancelled
-    except Exception as error:
+    except BaseException as error:
         return _failed(run, call, error, "tool")
     finally:
         current_call.reset(token)
     latency = round((time.perf_counter() - started) * 1000)
     cleaned = jsonable.clean_lenient(result)
     payload = payloads.tool_result(call, cleaned, tool.impl_hash, latency, run.run_id)
-    row = NewTurn(run.conversation, run.agent.name, "tool_result", payload)
-    return row, history.result_text(cleaned), False
+    return _Outcome(run.turn("tool_result", payload), history.result_text(cleaned), False)
 
 
-def _failed(run: Run, call: ToolCall, error: BaseException, stage: str) -> tuple[NewTurn, str, bool]:
+def _failed(run: Run, call: ToolCall, error: BaseException | None, stage: str) -> _Outcome:
     payload = payloads.error(error, stage, run.run_id, call=call)
-    return NewTurn(run.conversation, run.agent.name, "error", payload), payload["message"], True
+    return _Outcome(run.turn("error", payload), payload["message"], True)
 
 
 def _context(run: Run, call: ToolCall) -> Context:
@@ -164,62 +176,10 @@ def _context(run: Run, call: ToolCall) -> Context:
     return Context(
         db=run.db,
         deps=run.deps,
-        memory=run.memory(),
+        memory=run.agent.memory_for(run.conversation, run.run_id),
         agent=run.agent.name,
         conversation=run.conversation,
         run_id=run.run_id,
         tool_call_id=call.id,
         _face=lambda value: Portal(loop).face(value),
-    )
-
-
-async def _admit(run: Run, prepared: Prepared) -> None:
-    """Ask the budget; the call is stored when it is admitted."""
-    tool, call = prepared.tool, prepared.call.call
-    assert tool is not None
-    assert tool.rate_budget is not None
-    payload = payloads.tool_call(call, tool.impl_hash, run.run_id)
-    row = run.db.turns.row(NewTurn(run.conversation, run.agent.name, "tool_call", payload), lenient=True)
-    parameters = {
-        "id": row.id,
-        "conversation": row.conversation,
-        "agent": row.agent,
-        "tool": tool.name,
-        "payload": row.payload,
-        "window_seconds": tool.rate_budget.window_seconds,
-        "max_calls": tool.rate_budget.max_calls,
-    }
-    seq, created_at, retry_after = await _ask_budget(run, parameters)
-    if retry_after is None:
-        prepared.call.started = as_turn(row, seq, created_at)
-        run.took([prepared.call.started])
-        return
-    prepared.stage = "budget"
-    prepared.refusal = RateBudgetExceeded(_wait(tool.name, tool.rate_budget, retry_after), retry_after)
-
-
-async def _ask_budget(run: Run, parameters: dict[str, Any]) -> tuple[int, datetime, float | None]:
-    while True:
-        try:
-            async with run.db.own_connection() as conn:
-                cursor = await conn.execute(run.db.statement("call_within_budget"), parameters)
-                row = await cursor.fetchone()
-            assert row is not None
-            return row["seq"], row["created_at"], row["retry_after"]
-        except psycopg.Error as error:
-            translated = translate(error)
-            if not isinstance(translated, DatabaseUnavailable):
-                raise translated from error
-            # Was the call admitted before the connection broke?
-            stored: list[Turn] = [
-                turn for turn in await run.db.turns.load(run.conversation, 1) if turn.id == parameters["id"]
-            ]
-            if stored:
-                return stored[0].seq, stored[0].created_at, None
-
-
-def _wait(tool: str, budget: RateBudget, seconds: float) -> str:
-    return (
-        f"The tool {tool} may be called {budget.max_calls} times in {budget.window_seconds:g} s, and it has been. "
-        f"Wait {max(seconds, 0.1):.1f} s before calling it again, or go on without it."
     )

@@ -60,16 +60,30 @@ class Evals:
             "turn_id": turn,
             "evaluator": check_name(evaluator, "evaluator"),
             "verdict": verdict,
-            "rationale": None if rationale is None else jsonable.clean_text(rationale),
+            "rationale": self._rationale(rationale),
             "payload": None if payload is None else self._database.encode(payload),
         }
         try:
             [row] = await self._database.query("record_eval", **values)
+        except psycopg.errors.UniqueViolation as error:
+            # The connection was lost after the row was stored, and the statement sent again.
+            found = [stored for stored in await self.list(turn_id=turn) if stored.id == values["id"]]
+            if not found:
+                raise translate(error) from error
+            return found[0]
         except psycopg.errors.ForeignKeyViolation:
             raise TurnNotFound(f"There is no turn {turn}; a verdict needs the turn it judges.") from None
         except psycopg.Error as error:
             raise translate(error) from error
         return Eval(**row)
+
+    def _rationale(self, rationale: str | None) -> str | None:
+        if rationale is None:
+            return None
+        if not isinstance(rationale, str):
+            raise InvalidValue(f"The rationale of a verdict is a text; got a {type(rationale).__name__}.")
+        redact = self._database.redact
+        return jsonable.clean_text(rationale if redact is None else str(redact(rationale)))
 
     async def list(
         self,
@@ -85,8 +99,8 @@ class Evals:
             "evals_recorded",
             turn_id=as_uuid(turn_id, "turn_id") if turn_id is not None else None,
             conversation=as_uuid(conversation, "conversation") if conversation is not None else None,
-            evaluator=evaluator,
-            verdict=verdict,
+            evaluator=None if evaluator is None else jsonable.clean_text(evaluator),
+            verdict=None if verdict is None else jsonable.clean_text(verdict),
             limit=limit,
         )
         return [Eval(**row) for row in rows]

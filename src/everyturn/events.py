@@ -1,7 +1,7 @@
 """Stream events: rows of `agent_events`, shared with programs in other languages.
 
-The JSON of an event and the columns beside it are those of the table's contract; an unknown type or a missing key is kept as it
-is. Order within a run is `id`.
+The JSON of an event and the columns beside it are those of the table's contract; an unknown type or a missing key is
+kept as it is. Order within a run is `id`.
 """
 
 from __future__ import annotations
@@ -81,15 +81,13 @@ class Events:
 
     def row(self, record: EventRecord) -> EventRow:
         """The row of a record, checked and cleaned. Raises InvalidValue."""
-        if not record.run_id or not isinstance(record.run_id, str):
-            raise InvalidValue(f"The run_id {record.run_id!r} of an event is not a string that names a run.")
         if not record.agent_id or not isinstance(record.agent_id, str):
             raise InvalidValue(f"The agent_id {record.agent_id!r} of an event is not a string that names an agent.")
         return EventRow(
-            _column(record.run_id, "run_id") or "",
+            _run_id(record.run_id),
             _column(record.agent_id, "agent_id") or "",
             _column(record.agent_name, "agent_name"),
-            record.turn,
+            _turn_number(record.turn),
             _column(record.tool_name, "tool_name"),
             _column(record.tool_call_id, "tool_call_id"),
             _column(record.internal_call_id, "internal_call_id"),
@@ -108,7 +106,7 @@ class Events:
         rows = await self._database.read(
             "events_of_run",
             {
-                "run_id": run_id,
+                "run_id": _run_id(run_id),
                 "after": after,
                 "limit": limit,
                 "types": list(types) if types is not None else None,
@@ -118,9 +116,7 @@ class Events:
 
     async def clear(self, run_id: str) -> None:
         """Remove the events of this run."""
-        if not run_id:
-            raise InvalidValue("clear() needs the id of the run whose events are to go.")
-        await self._database.query("clear_events_of_run", run_id=run_id)
+        await self._database.query("clear_events_of_run", run_id=_run_id(run_id))
 
 
 def record_of(run_id: str, agent: str, event: Mapping[str, Any]) -> EventRecord:
@@ -142,6 +138,18 @@ def record_of(run_id: str, agent: str, event: Mapping[str, Any]) -> EventRecord:
         tool_call_id=tool_call_id if tool else None,
         internal_call_id=event.get("internalCallId") if tool else None,
     )
+
+
+def _run_id(value: Any) -> str:
+    if not value or not isinstance(value, str):
+        raise InvalidValue(f"The run_id {value!r} is not a string that names a run.")
+    return _column(value, "run_id") or ""
+
+
+def _turn_number(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31):
+        raise InvalidValue(f"The turn {value!r} of an event is not a number from 0 up.")
+    return value
 
 
 def _column(value: str | None, what: str) -> str | None:

@@ -43,13 +43,17 @@ async def call_hook(hook: Callable[[Any], Any], value: Any, timeout: float) -> B
         return TimeoutError(f"The hook {_name(hook)} did not end within {timeout:g} s.")
     if task.cancelled():
         return asyncio.CancelledError(f"The hook {_name(hook)} was cancelled.")
-    error = task.exception()
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    return error
+    return task.exception()
 
 
 async def _call(hook: Callable[[Any], Any], value: Any) -> None:
+    try:
+        await _called(hook, value)
+    except SystemExit as error:  # a task that raised it would end the event loop
+        raise RuntimeError(f"The hook {_name(hook)} called sys.exit({error.code!r}).") from error
+
+
+async def _called(hook: Callable[[Any], Any], value: Any) -> None:
     if inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, "__call__", None)):  # noqa: B004
         await hook(value)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -42,12 +42,17 @@ def model(
     run_id: str,
     resumes: str | None,
     incomplete: bool = False,
+    masked: Collection[ToolCall] = (),
 ) -> dict[str, Any]:
+    """`masked` are the calls whose arguments redaction will change: they cannot be run from the log."""
     payload: dict[str, Any] = {"text": answer.text}
     if answer.reasoning:
         payload["reasoning"] = answer.reasoning
     payload |= {
-        "toolCalls": [{"id": call.id, "name": call.name, "args": call.args} for call in calls],
+        "toolCalls": [
+            {"id": call.id, "name": call.name, "args": call.args} | ({"masked": True} if call in masked else {})
+            for call in calls
+        ],
         "model": model,
         "promptRev": prompt_rev,
         "usage": (answer.usage or Usage()).as_payload(),

@@ -43,7 +43,13 @@ def generation_start(turn: int, model: str, prompt_rev: str, tools: Sequence[str
     return StreamEvent(
         type="generation_start",
         turn=turn,
-        request={"tools": [{"name": name} for name in tools], "promptRev": prompt_rev},
+        # As with turn_start: neither the history nor the schemas, which are in the log and in the registry.
+        request={
+            "chatHistory": [],
+            "documents": [],
+            "tools": [{"name": name} for name in tools],
+            "promptRev": prompt_rev,
+        },
         modelInfo={"defaultModel": model},
     )
 

@@ -21,6 +21,7 @@ from . import embedded, migrate
 from .database import Database, connect
 from .errors import ModelError
 from .messages import ModelRequest, ModelTurn
+from .provider_rules import check_messages
 
 _server: embedded.Server | None = None
 _template: str | None = None
@@ -34,7 +35,8 @@ class ScriptedModel:
     """A model leaf that answers from a list, one entry per call.
 
     An entry is a `ModelTurn`, a string (its text), an exception to raise, or a function of the request (sync or async)
-    that returns one of them. `requests` holds what the model was asked. Asked once too often it raises ModelError.
+    that returns one of them. `requests` holds what the model was asked. It raises ModelError when it is asked once too
+    often, and for a history that a provider would refuse.
     """
 
     def __init__(self, steps: Sequence[Step], *, name: str = "scripted") -> None:
@@ -47,6 +49,7 @@ class ScriptedModel:
         self.requests.append(
             ModelRequest(list(request.messages), request.tools, request.instructions, request.settings)
         )
+        check_messages(request.messages)
         if position >= len(self.steps):
             raise ModelError(f"The script of {self.name} has {len(self.steps)} answers and was asked for one more.")
         step: Any = self.steps[position]

@@ -59,8 +59,8 @@ class Turns:
     ) -> Turn:
         """Append one turn, with its vector where its text has one; it is durable when this returns.
 
-        `kind` is `user`, `model`, `tool_call`, `tool_result` or `error`. Inside `db.transaction()` it is committed with the
-        rest. Raises InvalidValue before anything is written.
+        `kind` is `user`, `model`, `tool_call`, `tool_result` or `error`. Inside `db.transaction()` it is committed with
+        the rest. Raises InvalidValue before anything is written.
         """
         row = self.row(NewTurn(conversation, agent, kind, payload, created_at, id))
         if self._database.vectors.embedder is not None:
@@ -80,7 +80,7 @@ class Turns:
 
     def row(self, turn: NewTurn, *, lenient: bool = False) -> TurnRow:
         """The row of a turn, checked and cleaned, still without its vector. Raises InvalidValue."""
-        if turn.kind not in KINDS:
+        if not isinstance(turn.kind, str) or turn.kind not in KINDS:
             raise InvalidValue(f"The kind {turn.kind!r} is not one of {', '.join(sorted(KINDS))}.")
         if not isinstance(turn.payload, Mapping):
             raise InvalidValue(
@@ -89,13 +89,15 @@ class Turns:
         payload = turn.payload if type(turn.payload) is dict else dict(turn.payload)
         for key in _INDEXED:
             value = payload.get(key)
-            if isinstance(value, str) and len(value.encode(errors="replace")) > _MAX_INDEXED_BYTES:
+            # What is no string is indexed as JSON text.
+            text = value if isinstance(value, str | None) else jsonable.dumps_lenient(value)
+            if text is not None and len(text) * 4 > _MAX_INDEXED_BYTES < len(text.encode(errors="replace")):
                 raise InvalidValue(
                     f"payload[{key!r}] is longer than {_MAX_INDEXED_BYTES} bytes, and it is indexed. Shorten it, or "
                     "store it under another key."
                 )
         return TurnRow(
-            turn.id or uuid7(),
+            uuid7() if turn.id is None else as_uuid(turn.id, "id"),
             as_uuid(turn.conversation, "conversation"),
             check_name(turn.agent, "agent"),
             turn.kind,
@@ -160,15 +162,15 @@ class Turns:
         key = as_uuid(conversation, "conversation")
         if last is None:
             rows = await self._database.read("turns_of_conversation", {"conversation": key, "after": 0, "limit": None})
-        elif last < 1:
-            raise InvalidValue(f"last={last} asks for no turns; give a number from 1 up, or None for all.")
         else:
+            _at_least_one(last, "last")
             rows = await self._database.read("last_turns_of_conversation", {"conversation": key, "last": last})
         return [_turn(row) for row in rows]
 
     async def pages(self, conversation: UUID | str, size: int = 1000) -> AsyncIterator[list[Turn]]:
         """The turns of a conversation in order, page by page: memory stays flat however long it is."""
         key = as_uuid(conversation, "conversation")
+        _at_least_one(size, "size")
         after = 0
         while True:
             rows = await self._database.read(
@@ -197,30 +199,38 @@ class Turns:
         agent: str | None = None,
         conversation: UUID | str | None = None,
         kind: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, Any] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 10,
     ) -> list[TurnHit]:
         """Turns whose text is like `text`: by its words (`lexical`), its meaning (`vector`), or both (`hybrid`).
 
-        `where` compares top-level payload keys as text: `{"repo": "o/r"}`. The words of user and model turns are indexed;
-        vectors are those of the embedder in use.
+        `where` compares top-level payload keys as text: `{"repo": "o/r", "pr": 7}`; None is a key that is missing. The
+        words of user and model turns are indexed; vectors are those of the embedder in use. Raises InvalidValue.
         """
         if mode not in ("hybrid", "lexical", "vector"):
             raise InvalidValue(f"The search mode {mode!r} is not one of hybrid, lexical, vector.")
-        if limit < 1:
-            raise InvalidValue(f"limit={limit} asks for no turns; give a number from 1 up.")
+        if not isinstance(text, str):
+            raise InvalidValue(f"What is searched for is a text; got a {type(text).__name__}.")
+        if kind is not None and (not isinstance(kind, str) or kind not in KINDS):
+            raise InvalidValue(f"The kind {kind!r} is not one of {', '.join(sorted(KINDS))}.")
+        if mode == "vector" and self._database.embedder is None:
+            raise InvalidValue(
+                'There is no embedder to search by meaning with. Open the database with one (embedder="local" needs '
+                'the extra everyturn[local]), or search by words: mode="lexical".'
+            )
+        _at_least_one(limit, "limit")
         vector = None if mode == "lexical" else await self._database.vectors.question(text)
         rows = await self._database.query(
             "turns_like",
             text=None if mode == "vector" else jsonable.clean_text(text),
             vector=vector,
             embedded_by=self._database.vectors.embedded_by,
-            agent=agent,
+            agent=None if agent is None else jsonable.clean_text(agent),
             conversation=as_uuid(conversation, "conversation") if conversation is not None else None,
             kind=kind,
-            where=jsonable.dumps({key: str(value) for key, value in (where or {}).items()}),
+            where=jsonable.dumps({key: _payload_text(value) for key, value in (where or {}).items()}),
             since=_aware(since),
             until=_aware(until),
             limit=limit,
@@ -271,6 +281,18 @@ def _turn(row: dict[str, Any]) -> Turn:
     )
 
 
+def _payload_text(value: Any) -> str | None:
+    """A value as `payload ->> key` gives it."""
+    return value if isinstance(value, str | None) else jsonable.dumps(value)
+
+
+def _at_least_one(value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        raise InvalidValue(f"{what}={value!r} asks for no turns; give a whole number from 1 up.")
+
+
 def _aware(moment: datetime | None) -> datetime | None:
     """A naive datetime is read as UTC."""
+    if moment is not None and not isinstance(moment, datetime):
+        raise InvalidValue(f"A point in time is a datetime; got {moment!r:.80}.")
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,12 +68,14 @@ class Usage:
         }
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any] | None) -> Usage:
+    def from_payload(cls, payload: Any) -> Usage:
         """Read a `usage` object; a key that is missing or is not a number counts 0."""
 
         def count(key: str) -> int:
-            value = (payload or {}).get(key)
-            return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+            value = payload.get(key) if isinstance(payload, Mapping) else None
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                return 0
+            return int(value)
 
         return cls(
             count("inputTokens"),
