@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from uuid import UUID
 from everyturn.errors import InvalidValue
 from everyturn.ids import uuid7
 
+from .rebuilding import rebuild
 from .values import Forgotten, Kind
 from .writing import Binding, once
 
@@ -19,10 +21,9 @@ if TYPE_CHECKING:
 
 _BATCH = 2000
 _ERASING_BATCH = 100
-_PIECE = 2000
 _DISTINCTIVE = 8
 """A text of fewer characters is looked for only in the conversations it was remembered in."""
-_CONTENT = ["text", "attributes", "subjects", "value", "cacheKey"]
+_MASK = "[forgotten]"
 
 
 def older(since: datetime | None, until: datetime | None, older_than: Any) -> datetime | None:
@@ -108,29 +109,22 @@ async def _erase(database: Database, rows: list[dict[str, Any]]) -> int:
         (ids,),
     )
     texts = {row["content"] for row in [*rows, *own] if row["content"] and row["content"].strip()}
-    [blanked] = await database.fetch(
-        "SELECT everyturn_redact(%s::uuid[], %s::text[], '[forgotten]') AS turns",
-        ([row["id"] for row in own], _CONTENT),
+    quotes = sorted(texts, key=len, reverse=True)
+    [found] = await database.query(
+        "memory_erase",
+        own=[row["id"] for row in own],
+        conversations=list({row["conversation"] for row in own}),
+        quotes=quotes,
+        escaped=[_as_in_jsonb(quote) for quote in quotes],
+        distinctive=_DISTINCTIVE,
+        mask=_MASK,
     )
-    pieces = {piece for text in texts if len(text) >= _DISTINCTIVE for piece in _pieces(text)}
-    short = {text for text in texts if len(text) < _DISTINCTIVE}
-    quoting = await database.fetch(
-        "SELECT everyturn_redact(array_agg(t.id), '***=' || p.piece, '[forgotten]') AS turns"
-        "  FROM (SELECT piece, local FROM unnest(%(pieces)s::text[], %(local)s::bool[]) AS u (piece, local)) AS p"
-        "  JOIN agent_turns t ON strpos(t.payload::text, btrim(to_jsonb(p.piece)::text, '\"')) > 0"
-        "   AND (NOT p.local OR t.conversation = ANY (%(conversations)s::uuid[]))"
-        " GROUP BY p.piece",
-        {
-            "pieces": [*pieces, *short],
-            "local": [False] * len(pieces) + [True] * len(short),
-            "conversations": list({row["conversation"] for row in own}),
-        },
-    )
-    return int(blanked["turns"]) + sum(int(row["turns"]) for row in quoting)
+    if found["memories"]:
+        # Other memories quote the text: their rows follow the log.
+        await rebuild(database, agent=None, scope=None, progress=None)
+    return int(found["turns"])
 
 
-def _pieces(text: str) -> list[str]:
-    """Parts of a long text, all of about the same length: a regular expression of the whole would be too long."""
-    count = -(-len(text) // _PIECE)
-    size = -(-len(text) // count)
-    return [text[start : start + size] for start in range(0, len(text), size)]
+def _as_in_jsonb(text: str) -> str:
+    """A text as jsonb prints it inside its quotation marks."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -178,7 +178,7 @@ async def once(database: Database, name: str, params: Mapping[str, Any], turn: U
     try:
         return await database.read(name, params)
     except psycopg.errors.UniqueViolation as error:
-        if database.ambient is None and await database.fetch("SELECT FROM agent_turns WHERE id = %s", (turn,)):
+        if database.ambient is None and await database.fetch("SELECT 1 FROM agent_turns WHERE id = %s", (turn,)):
             return []
         raise translate(error) from error
     except psycopg.Error as error:

@@ -132,7 +132,7 @@ BEGIN
         WHERE lexeme !~ '^[\u0e00-\U0003ffff]$'
             OR NOT EXISTS (SELECT FROM unnest(lexemes) AS pair WHERE right(pair, 1) = lexeme AND pair <> lexeme)
         ORDER BY char_length(lexeme) DESC, lexeme
-        LIMIT 64
+        LIMIT 400
     );
     RETURN array_to_string(lexemes, '|')::tsquery;
 END;

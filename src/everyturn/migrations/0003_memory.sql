@@ -177,6 +177,7 @@ $$;
 
 
 -- 3. The tables as the log tells them: what `rebuild` writes, and what they can be compared with at any time.
+--    Each is one pass over the log with hash joins, however little the planner knows of the sizes.
 
 CREATE FUNCTION everyturn_forgotten(memory_kind text) RETURNS TABLE (id uuid, seq bigint)
 LANGUAGE sql STABLE
@@ -195,6 +196,7 @@ CREATE FUNCTION everyturn_episodic_from_log() RETURNS TABLE (
     embedded_by text, occurred_at timestamptz, created_at timestamptz, expires_at timestamptz, source_turn uuid
 )
 LANGUAGE sql STABLE
+SET enable_nestloop = off
 AS $$
     SELECT (t.payload ->> 'id')::uuid,
            t.payload ->> 'scope',
@@ -224,6 +226,7 @@ CREATE FUNCTION everyturn_semantic_from_log() RETURNS TABLE (
     expires_at timestamptz, source_turn uuid
 )
 LANGUAGE sql STABLE
+SET enable_nestloop = off
 AS $$
     SELECT (t.payload ->> 'id')::uuid,
            t.payload ->> 'scope',
@@ -258,6 +261,7 @@ CREATE FUNCTION everyturn_procedural_from_log() RETURNS TABLE (
     updated_at timestamptz, expires_at timestamptz, source_turn uuid
 )
 LANGUAGE sql STABLE
+SET enable_nestloop = off
 AS $$
     SELECT DISTINCT ON ((t.payload ->> 'id')::uuid)
            (t.payload ->> 'id')::uuid,
@@ -281,24 +285,55 @@ AS $$
 $$;
 
 
--- 4. Erasure: these keys of these turns are blanked, and the vectors made of them dropped.
+-- 4. Erasure: texts are taken out of turns, literally, wherever they are quoted; the vectors made of them are dropped.
 
-CREATE FUNCTION everyturn_redact(turn_ids uuid[], keys text[], mask text DEFAULT '[redacted]') RETURNS bigint
+CREATE FUNCTION everyturn_without(value jsonb, quotes text[], mask text) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    said text;
+    quote text;
+BEGIN
+    CASE jsonb_typeof(value)
+        WHEN 'string' THEN
+            said := value #>> '{}';
+            FOREACH quote IN ARRAY quotes LOOP
+                said := replace(said, quote, mask);
+            END LOOP;
+            RETURN to_jsonb(said);
+        WHEN 'array' THEN
+            RETURN (SELECT coalesce(jsonb_agg(everyturn_without(e, quotes, mask) ORDER BY n), '[]')
+                      FROM jsonb_array_elements(value) WITH ORDINALITY AS a (e, n));
+        WHEN 'object' THEN
+            RETURN (SELECT coalesce(jsonb_object_agg(k, everyturn_without(v, quotes, mask)), '{}')
+                      FROM jsonb_each(value) AS o (k, v));
+        ELSE
+            RETURN value;
+    END CASE;
+END
+$$;
+
+CREATE FUNCTION everyturn_redact(turn_ids uuid[], quotes text[], mask text) RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 DECLARE
     changed bigint;
 BEGIN
     UPDATE agent_turns t
-       SET payload = t.payload || (SELECT jsonb_object_agg(k, mask) FROM unnest(keys) AS k WHERE t.payload ? k),
+       SET payload = CASE
+               WHEN quotes IS NOT NULL THEN everyturn_without(t.payload, quotes, mask)
+               ELSE t.payload || coalesce(
+                   (SELECT jsonb_object_agg(k, mask)
+                      FROM unnest(ARRAY['text', 'attributes', 'subjects', 'value', 'cacheKey']) AS k
+                     WHERE t.payload ? k), '{}')
+           END,
            embedding = NULL,
            embedded_by = NULL
-     WHERE t.id = ANY (turn_ids)
-       AND t.payload ?| keys;
+     WHERE t.id = ANY (turn_ids);
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
 END
 $$;
 
 COMMENT ON FUNCTION everyturn_redact(uuid[], text[], text) IS
-    'Blanks whole top-level keys of these turns; returns how many turns changed.';
+    'Takes these texts, literally, out of all strings of these turns; NULL: what the turn of a memory remembers.';
