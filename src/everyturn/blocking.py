@@ -24,7 +24,7 @@ class Portal:
         self._closing = False
         if loop is None:
             loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=loop.run_forever, name="everyturn loop", daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(loop,), name="everyturn loop", daemon=True)
             self._thread.start()
         self._loop = loop
         self._local = threading.local()
@@ -127,13 +127,19 @@ class Portal:
             return
         self._closing = True
         if self._thread.is_alive():
-            self._wait(_end_tasks())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.run_until_complete(_end_tasks())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """The life of a loop, in a thread of its own: the thread that closes the portal may be running another."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(_end_tasks())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
 async def _end_tasks() -> None:
