@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ class EvalHooks:
     on_conversation_complete: Callable[[Conversation], Awaitable[None] | None] | None = None
     """Called when a run has finished, with the whole conversation."""
 
+
+calling_agent: ContextVar[Any] = ContextVar("everyturn_calling_agent", default=None)
+"""The agent whose hook is being called: a hook that writes needs its database."""
 
 _abandoned: set[asyncio.Task[Any]] = set()
 

@@ -21,8 +21,18 @@ NOUNS = {
     "conversation": "Conversations: which ended, which crashed, and going on with them.",
     "tool": "Tools that agents have registered.",
     "event": "Stream events of runs.",
+    "eval": "Verdicts on turns, and the evaluators that give them.",
+    "case": "Eval cases: interactions worth answering again.",
+    "dataset": "Datasets: cases frozen under a name and a version.",
+    "replay": "Put a dataset to a model, or go on with a replay.",
+    "report": "How each model does on a dataset.",
+    "diff": "What a candidate changes against a baseline.",
+    "gate": "Whether a candidate may be released.",
+    "worker": "Take cases of queued replays.",
 }
 """Every noun, with its one line of help; the module `everyturn.cli.<noun>` holds its `app`."""
+ELSEWHERE = {name: ("report", f"{name}_app") for name in ("report", "diff", "gate")}
+"""The commands whose app is in a module of another name."""
 
 
 class Nouns(TyperGroup):
@@ -34,8 +44,8 @@ class Nouns(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NOUNS:
             return None
-        module = importlib.import_module(f"everyturn.cli.{cmd_name.replace('-', '_')}")
-        command = typer.main.get_command(module.app)
+        home, app = ELSEWHERE.get(cmd_name, (cmd_name.replace("-", "_"), "app"))
+        command = typer.main.get_command(getattr(importlib.import_module(f"everyturn.cli.{home}"), app))
         command.name = cmd_name
         return command
 

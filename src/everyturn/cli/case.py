@@ -1,0 +1,391 @@
+"""`everyturn case`: captured interactions, in and out of the database."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from everyturn.cli.command import Session, command, noun
+from everyturn.cli.exits import NOT_ENOUGH_DATA
+from everyturn.cli.filters import (
+    AgentOption,
+    AllOption,
+    EmbedderOption,
+    IdArgument,
+    JsonOption,
+    LimitOption,
+    SinceOption,
+    UntilOption,
+    argument,
+    embedder_named,
+    parse_uuid,
+    readable,
+    rows_wanted,
+    text_argument,
+)
+from everyturn.cli.output import Column, Row
+from everyturn.cli.paging import DEFAULT_LIMIT, pages
+from everyturn.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from everyturn.cli.output import Output
+    from everyturn.datasets.values import Captured, Case
+
+app = noun("Eval cases: interactions worth answering again.")
+
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option("--tag", "-t", metavar="TAG", help="Cases with all of these tags; repeat it, or use commas."),
+]
+AnyTagOption = Annotated[
+    list[str] | None, typer.Option("--any-tag", metavar="TAG", help="Cases with one of these tags.")
+]
+NotTagOption = Annotated[
+    list[str] | None, typer.Option("--not-tag", metavar="TAG", help="Cases with none of these tags.")
+]
+SourceOption = Annotated[
+    str | None,
+    typer.Option("--source", metavar="NAME", help="Such as production, incident or handcrafted.", parser=readable),
+]
+ReferenceOption = Annotated[
+    str | None, typer.Option("--reference", metavar="TEXT", help="The answer that is right.", parser=readable)
+]
+
+COLUMNS = [
+    Column("captured_at"),
+    Column("id", whole=True),
+    Column("source"),
+    Column("tags", lambda row: ",".join(row["tags"])),
+    Column("captured_by", only_piped=True),
+    Column("reference", only_piped=True),
+    Column("turn_id", only_piped=True),
+    Column("prompt", flexible=True),
+]
+
+
+class OnDuplicate(StrEnum):
+    store = "store"
+    skip = "skip"
+
+
+OnDuplicateOption = Annotated[
+    OnDuplicate, typer.Option("--on-duplicate", help="What to do with content that is stored already.")
+]
+
+
+def split_tags(given: Sequence[str] | None) -> list[str]:
+    """Tags from repeated options, each of which may hold several between commas."""
+    return [tag.strip() for text in given or () for tag in readable(text).split(",") if tag.strip()]
+
+
+def narrowing(tag: Any, any_tag: Any, not_tag: Any, source: str | None, since: Any, until: Any) -> dict[str, Any]:
+    """The filters of a list of cases, as its query takes them."""
+    return {
+        "tags": split_tags(tag) or None,
+        "any_tags": split_tags(any_tag) or None,
+        "not_tags": split_tags(not_tag) or None,
+        "source": source,
+        "since": since,
+        "until": until,
+    }
+
+
+@command(app, "capture")
+async def capture(
+    session: Session,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", metavar="TEXT", parser=readable)] = None,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False,
+    file: Annotated[Path | None, typer.Option("--file", help="Read the prompt from a file.")] = None,
+    turn: Annotated[
+        UUID | None,
+        typer.Option("--turn", metavar="ID", help="The run of this turn.", parser=argument(parse_uuid)),
+    ] = None,
+    conversation: Annotated[
+        UUID | None,
+        typer.Option(
+            "--conversation", metavar="ID", help="The last run of this conversation.", parser=argument(parse_uuid)
+        ),
+    ] = None,
+    from_evals: Annotated[
+        str | None,
+        typer.Option(
+            "--from-evals", metavar="VERDICT", help="The runs whose turns got this verdict: bad, partial, good."
+        ),
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    agent: AgentOption = None,
+    evaluator: Annotated[str | None, typer.Option("--evaluator", metavar="NAME", help="Only its verdicts.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Tag the case; repeat it, or use commas.")
+    ] = None,
+    reference: ReferenceOption = None,
+    source: SourceOption = None,
+    context: Annotated[
+        str | None, typer.Option("--context", metavar="JSON", help="A JSON object to keep with the case.")
+    ] = None,
+    instructions: Annotated[
+        Path | None,
+        typer.Option("--instructions", metavar="FILE", help="The system prompt the captured run was made under."),
+    ] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who captures it. Default: this user.")] = None,
+    on_duplicate: OnDuplicateOption = OnDuplicate.store,
+    embedder: EmbedderOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Capture a case: from a prompt, the run of a turn, a conversation, or verdicts.
+
+    A run is captured with its history and the recorded results of its calls, so that it can be replayed.
+    Exact and near duplicates are said on stderr.
+    """
+    given = [prompt is not None, stdin, file is not None, turn is not None, conversation is not None, bool(from_evals)]
+    if sum(given) != 1:
+        raise typer.BadParameter("Give one of --prompt, --stdin, --file, --turn, --conversation and --from-evals.")
+    if stdin:
+        prompt = sys.stdin.read()
+    elif file is not None:
+        prompt = file.read_text(encoding="utf-8", errors="replace")
+    from everyturn.datasets.plan import read_prompt
+
+    async with session.database(embedder=embedder_named(embedder)) as db:
+        if from_evals is not None:
+            found = await db.cases.capture_evals(
+                from_evals,
+                since=since,
+                until=until,
+                agent=agent,
+                evaluator=evaluator,
+                tags=split_tags(tag),
+                source=source or "production",
+                captured_by=by,
+            )
+        else:
+            found = [
+                await db.cases.capture(
+                    prompt,
+                    turn=turn,
+                    conversation=conversation,
+                    context=_json_object(context),
+                    reference=reference,
+                    tags=split_tags(tag),
+                    source=source,
+                    captured_by=by,
+                    instructions=None if instructions is None else read_prompt(instructions),
+                    on_duplicate=on_duplicate,
+                )
+            ]
+    for case in found:
+        _warn(session.out, case)
+    rows = [as_row(case) for case in found]
+    if json:
+        session.out.json(rows if from_evals is not None else rows[0])
+    elif session.out.terminal:
+        for row in rows:
+            session.out.line(f"{'Captured' if row['stored'] else 'Already there:'} {row['id']}")
+    else:
+        for row in rows:
+            session.out.line(str(row["id"]))
+    if not found:
+        session.out.warn(f"No turn got the verdict {from_evals} that is not a case yet.")
+        return NOT_ENOUGH_DATA
+    return 0
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = jsonlib.loads(text)
+    except ValueError as error:
+        raise InvalidValue(f"--context is not JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise InvalidValue("--context is not a JSON object.")
+    return found
+
+
+def _warn(out: Output, case: Captured) -> None:
+    from everyturn.datasets.cases import NEAR
+
+    if not case.stored:
+        out.note(f"Not stored again: case {case.id} has exactly this content.")
+    elif case.duplicates:
+        out.note(f"Case {case.duplicates[0]} has exactly this content.")
+    elif case.nearest is not None and case.similarity is not None and case.similarity >= NEAR:
+        out.note(f"Case {case.nearest} is nearly the same (similarity {case.similarity:.2f}).")
+
+
+def as_row(case: Case) -> dict[str, Any]:
+    return {field.name: getattr(case, field.name) for field in fields(case)}
+
+
+@command(app, "list")
+async def list_cases(
+    session: Session,
+    tag: TagOption = None,
+    any_tag: AnyTagOption = None,
+    not_tag: NotTagOption = None,
+    source: SourceOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    everything: AllOption = False,
+    json: JsonOption = False,
+) -> None:
+    """List cases, the newest first."""
+    rows = rows_wanted(limit, everything)
+    async with session.as_it_is() as db:
+        await session.out.listing(
+            COLUMNS,
+            pages(db, "cases_matching", rows=rows, **narrowing(tag, any_tag, not_tag, source, since, until)),
+            limit=rows,
+            json=json,
+            empty="No cases match.",
+        )
+
+
+@command(app, "show")
+async def show_case(session: Session, id: IdArgument, json: JsonOption = False) -> None:
+    """Show a case: its prompt, context and reference."""
+    async with session.as_it_is() as db:
+        row = asdict(await db.cases.get(id))
+    if json:
+        session.out.json(row)
+        return
+    session.out.fields(row | {"tags": ",".join(row["tags"])})
+
+
+@command(app, "similar")
+async def similar_cases(
+    session: Session,
+    to: Annotated[str, typer.Argument(metavar="ID|TEXT", help="A case, or a text; - reads it from stdin.")],
+    tag: TagOption = None,
+    not_tag: NotTagOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N")] = 10,
+    embedder: EmbedderOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the cases most like one that just broke, or like a text."""
+    columns = [Column("similarity", lambda row: _rounded(row["similarity"]), right=True), *COLUMNS[1:]]
+    async with session.as_it_is(embedder=embedder_named(embedder)) as db:
+        found = await db.cases.similar(
+            text_argument(to), tags=split_tags(tag) or None, not_tags=split_tags(not_tag) or None, limit=limit
+        )
+
+        async def rows() -> AsyncGenerator[Sequence[Row]]:
+            yield [asdict(case) for case in found]
+
+        await session.out.listing(columns, rows(), limit=None, json=json, empty="No case is like it.")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+@command(app, "tag")
+async def tag_case(
+    session: Session,
+    ids: Annotated[list[UUID], typer.Argument(metavar="ID...", parser=argument(parse_uuid), show_default=False)],
+    add: Annotated[
+        list[str] | None, typer.Option("--add", "-a", metavar="TAG", help="Add; repeat it, or commas.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", "-r", metavar="TAG", help="Take away; repeat it, or commas.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Add tags to cases, or take them away; nothing else of a case ever changes."""
+    if not add and not remove:
+        raise typer.BadParameter("Give --add or --remove.")
+    async with session.database(embedder=False) as db:
+        cases = await db.cases.tag(ids, add=split_tags(add), remove=split_tags(remove))
+    _show_tags(session.out, cases, json)
+
+
+def _show_tags(out: Output, cases: Sequence[Case], json: bool) -> None:
+    if json:
+        out.json([as_row(case) for case in cases])
+        return
+    for case in cases:
+        out.line(f"{case.id}\t{','.join(case.tags)}")
+
+
+@command(app, "supersede")
+async def supersede_case(
+    session: Session,
+    old: Annotated[UUID, typer.Argument(metavar="OLD", parser=argument(parse_uuid), show_default=False)],
+    new: Annotated[UUID, typer.Argument(metavar="NEW", parser=argument(parse_uuid), show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Tag a case superseded by another; the next version of a dataset leaves it out."""
+    async with session.database(embedder=False) as db:
+        case = await db.cases.supersede(old, new)
+    _show_tags(session.out, [case], json)
+
+
+@command(app, "import")
+async def import_cases(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, CSV or TSV, or a dataset's bundle.")],
+    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Tag every case.")] = None,
+    source: SourceOption = None,
+    on_duplicate: OnDuplicateOption = OnDuplicate.skip,
+    embedder: EmbedderOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Import cases: all of a file, or none, with the numbers of the lines that are wrong.
+
+    Columns: prompt (input, question), reference (expected, expected_output, answer), context (metadata), tags, source,
+    id, captured_at, captured_by, turn_id; any other goes into the context. An empty cell and NaN are missing values.
+    """
+    async with session.database(embedder=embedder_named(embedder)) as db:
+        done = await db.cases.import_file(file, on_duplicate=on_duplicate, tags=split_tags(tag), source=source)
+    if done.duplicates:
+        session.out.note(f"{done.duplicates} cases were there already.")
+    if json:
+        session.out.json(
+            {"imported": done.imported, "duplicates": done.duplicates, "dataset": done.dataset and str(done.dataset)}
+        )
+    else:
+        session.out.line(f"Imported {done.imported} cases{f' and {done.dataset}' if done.dataset else ''}.")
+
+
+@command(app, "export")
+async def export_cases(
+    session: Session,
+    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV instead of JSONL.")] = False,
+    tag: TagOption = None,
+    any_tag: AnyTagOption = None,
+    not_tag: NotTagOption = None,
+    source: SourceOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+) -> None:
+    """Export cases as JSONL or CSV, the oldest first; `import` reads both."""
+    from everyturn.datasets.exporting import as_csv_lines, case_lines, write_file
+
+    async with session.as_it_is() as db:
+        found = case_lines(db, **narrowing(tag, any_tag, not_tag, source, since, until))
+        if file is not None:
+            await write_file(file, found, as_csv=csv or file.suffix.lower() == ".csv")
+            session.out.note(f"Written: {file}")
+            return
+        await write_lines(session.out, as_csv_lines(found) if csv else found)
+
+
+async def write_lines(out: Output, found: Any) -> None:
+    """Write lines to stdout until its reader leaves."""
+    async with aclosing(found) as lines:
+        async for line in lines:
+            out.write(line + "\n")
+            if out.closed:
+                break
