@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import threading
@@ -27,11 +26,13 @@ from .run_log import CallInProgress
 from .stream import StreamEvent
 from .tools import Tool, unique
 from .values import RunResult
+from .waiting import settled
 
 if TYPE_CHECKING:
     from .memory import Memory
 
 _INCLUDE = ("all", "agent_tool_events")
+_PATIENCE = 30
 _KEPT_OF_FEW = frozenset(("agent_tool_event", "final", "error"))
 _portal_lock = threading.Lock()
 _shared_portal: Portal | None = None
@@ -148,8 +149,8 @@ class Agent:
             if not task.done():
                 if not run.ended:
                     task.cancel()
-                await asyncio.wait({task})
-            if not task.cancelled():
+                await settled([task], _PATIENCE)
+            if task.done() and not task.cancelled():
                 task.exception()
 
     async def resume(
@@ -278,10 +279,5 @@ def _settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 async def _finish_writing(writing: Awaitable[None]) -> None:
     """Wait for the last turns of a run that is being cancelled, also when it is cancelled again."""
     task = asyncio.ensure_future(writing)
-    for _ in range(3):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task}, timeout=10)
-        if task.done():
-            break
-    if task.done() and not task.cancelled():
+    if await settled([task], _PATIENCE) and not task.cancelled():
         task.exception()

@@ -13,6 +13,7 @@ from .errors import DatabaseUnavailable, InvalidValue, RateBudgetExceeded, TurnN
 from .messages import ToolCall
 from .turns import as_turn
 from .values import Turn
+from .waiting import settled
 
 if TYPE_CHECKING:
     from .run_log import RunLog
@@ -30,8 +31,7 @@ async def admit(run: RunLog, tool: Tool, call: ToolCall) -> Turn:
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
         # The call may be stored all the same, and what follows has to know of it.
-        await asyncio.wait({asking}, timeout=_PATIENCE)
-        if asking.done() and not asking.cancelled():
+        if await settled([asking], _PATIENCE) and not asking.cancelled():
             asking.exception()
         raise
 

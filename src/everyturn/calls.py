@@ -21,10 +21,15 @@ from .messages import ToolCall
 from .run_log import CallInProgress, current_call
 from .stream import StreamEvent
 from .turns import NewTurn
+from .waiting import settled
 
 if TYPE_CHECKING:
     from .run import Run
     from .tools import Tool
+
+
+# How long a cancelled handler may take to clean up.
+_PATIENCE = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -106,12 +111,17 @@ async def run_calls(run: Run, prepared: Sequence[Prepared]) -> None:
 
     async def one(call: Prepared) -> None:
         outcome = await _outcome(run, call)
+        if run.ended:
+            return  # a handler that did not heed its cancellation: the call has its outcome
 
         def events() -> list[StreamEvent]:
             nonlocal waiting
             waiting -= 1
+            asked = call.call.call
+            # JSON inside text is beyond a redaction rule: it is made of what the rule has passed.
+            args = run.masked(asked.args)
             result = stream.tool_result(
-                run.number, call.call.call, call.internal_id, outcome.shown, is_error=outcome.is_error
+                run.number, asked, call.internal_id, args, outcome.shown, is_error=outcome.is_error
             )
             if waiting:
                 return [result]
@@ -131,7 +141,10 @@ async def run_calls(run: Run, prepared: Sequence[Prepared]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await settled(tasks, _PATIENCE)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
         raise
 
 
@@ -163,7 +176,7 @@ async def _outcome(run: Run, prepared: Prepared) -> _Outcome:
     latency = round((time.perf_counter() - started) * 1000)
     cleaned = jsonable.clean_lenient(result)
     payload = payloads.tool_result(call, cleaned, tool.impl_hash, latency, run.run_id)
-    return _Outcome(run.turn("tool_result", payload), history.result_text(cleaned), False)
+    return _Outcome(run.turn("tool_result", payload), history.result_text(run.masked(cleaned)), False)
 
 
 def _failed(run: Run, call: ToolCall, error: BaseException | None, stage: str) -> _Outcome:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class Answer:
     """An answer of the model, complete or as much of it as came."""
 
+    whole: bool = False
+    """Whether deltas are told in one piece, when all are there: a redaction rule must see what spans two of them."""
     turn: ModelTurn | None = None
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -35,29 +37,33 @@ class Answer:
     def elapsed_ms(self) -> int:
         return round((time.perf_counter() - self.started) * 1000)
 
-    def take(self, part: Any, number: int) -> StreamEvent:
-        """Keep a delta; the event that tells it."""
+    def take(self, part: Any, number: int) -> StreamEvent | None:
+        """Keep a delta; the event that tells it, if it is told at once."""
         if self.first_delta_ms is None:
             self.first_delta_ms = self.elapsed_ms
         if isinstance(part, ToolCallDelta):
-            return stream.tool_call_delta(number, part.id, part.name, part.args_delta)
+            return None if self.whole else stream.tool_call_delta(number, part.id, part.name, part.args_delta)
         if not isinstance(part, TextDelta | ReasoningDelta) or not isinstance(part.text, str):
             raise ModelError(f"A delta holds a piece of text, a string; the model gave {part!r:.100}.")
         if isinstance(part, TextDelta):
             self.text.append(part.text)
-            return stream.text_delta(number, part.text)
+            return None if self.whole else stream.text_delta(number, part.text)
         self.reasoning.append(part.text)
-        return stream.reasoning_delta(number, part.text)
+        return None if self.whole else stream.reasoning_delta(number, part.text)
+
+    def tell_whole(self, text: str, reasoning: str | None, number: int) -> None:
+        """Tell what no delta has told."""
+        if text and (self.whole or not self.text):
+            self.pending.append(stream.text_delta(number, text))
+        if reasoning and (self.whole or not self.reasoning):
+            self.pending.insert(0, stream.reasoning_delta(number, reasoning))
 
     def complete(self, turn: ModelTurn, number: int) -> ModelTurn:
         """The answer with what only its deltas said, after the events of what only the answer says."""
-        if not self.text and turn.text:
-            self.pending.append(stream.text_delta(number, turn.text))
-        if not self.reasoning and turn.reasoning:
-            self.pending.insert(0, stream.reasoning_delta(number, turn.reasoning))
-        self.turn = replace(
-            turn, text=turn.text or "".join(self.text), reasoning=turn.reasoning or "".join(self.reasoning) or None
-        )
+        text = turn.text or "".join(self.text)
+        reasoning = turn.reasoning or "".join(self.reasoning) or None
+        self.tell_whole(text, reasoning, number)
+        self.turn = replace(turn, text=text, reasoning=reasoning)
         return self.turn
 
 
@@ -69,7 +75,7 @@ async def generate(run: Run, messages: list[Message]) -> Answer:
         instructions=run.agent.instructions,
         settings=dict(run.settings),
     )
-    answer = Answer()
+    answer = Answer(whole=run.db.redact is not None)
     leaf = run.agent.leaf
     try:
         turn: ModelTurn | None = None
@@ -79,6 +85,8 @@ async def generate(run: Run, messages: list[Message]) -> Answer:
                     turn = part
                     continue
                 event = answer.take(part, run.number)
+                if event is None:
+                    continue
                 if run.streaming:
                     await run.append([], [event])
                 else:
@@ -102,6 +110,7 @@ async def _broken(run: Run, answer: Answer, error: BaseException) -> None:
     usage = getattr(error, "usage", None)
     usage = usage if isinstance(usage, Usage) else None
     text, reasoning = "".join(answer.text), "".join(answer.reasoning)
+    answer.tell_whole(text, reasoning, run.number)
     if text or reasoning or usage is not None:
         partial = ModelTurn(text=text, reasoning=reasoning or None, usage=usage)
         cost = run.spent(usage, None, run.agent.leaf.name)

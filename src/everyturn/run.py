@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from .values import Conversation, RunResult, Turn, Usage
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+logger = logging.getLogger("everyturn")
 
 # A conversation is loaded at least this far back: the calls that a crash left open are within.
 _LEAST_LOADED = 100
@@ -85,6 +88,7 @@ class Run(RunLog):
         done = finished(self.turns)
         if done is not None:
             return stored_result(self.turns, done)
+        self._say_takeover()
         self.resumes = next(filter(None, map(run_of, reversed(self.turns))), None)
         every = blocks(self.turns)
         last = every[-1] if every else None
@@ -101,6 +105,16 @@ class Run(RunLog):
             await self.append([], self._starting(stream.tool_prompt(called) if called else asked))
         await self._refresh_messages()
         return None
+
+    def _say_takeover(self) -> None:
+        agents = [turn.agent for turn in self.turns if turn.kind in ("user", "model")]
+        if agents and agents[-1] != self.agent.name:
+            logger.warning(
+                "Agent %r goes on with conversation %s, which agent %r left unfinished.",
+                self.agent.name,
+                self.conversation,
+                agents[-1],
+            )
 
     async def _take_up_calls(self, block: Block, fresh: list[Call], prompt: dict[str, Any]) -> None:
         self._block = block
@@ -197,8 +211,7 @@ class Run(RunLog):
 
     def _masks(self, call: ToolCall) -> bool:
         """Whether redaction hides what this call is called with from the log."""
-        redact = self.db.redact
-        return redact is not None and redact({"args": call.args}) != {"args": call.args}
+        return bool(self.masked({"args": call.args}) != {"args": call.args})
 
     def spent(self, usage: Usage | None, cost: Decimal | None, model: str) -> Decimal | None:
         """Count what an answer used; what it cost, where that is known."""

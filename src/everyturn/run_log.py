@@ -15,12 +15,13 @@ from .blocks import open_calls
 from .errors import EmbedderError
 from .events import record_of
 from .history import INTERRUPTED
-from .hooks import call_hook, calling_agent
+from .hooks import call_hook
 from .ids import uuid7
 from .messages import ToolCall
 from .stream import StreamEvent
 from .turns import NewTurn, as_turn
 from .values import Turn, Usage
+from .waiting import settled
 from .writer import Appended, EventRow, TurnRow
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class RunLog:
     def turn(self, kind: str, payload: dict[str, Any]) -> NewTurn:
         """A turn of this run, to be appended."""
         return NewTurn(self.conversation, self.agent.name, kind, payload)
+
+    def masked(self, value: Any) -> Any:
+        """A value of plain JSON as it is stored."""
+        return value if self.db.redact is None else self.db.redact(value)
 
     async def append(
         self,
@@ -137,8 +142,7 @@ class RunLog:
             appended = await asyncio.shield(future)
         except asyncio.CancelledError:
             # The rows are written all the same, and what follows has to know of them.
-            await asyncio.wait({future}, timeout=_PATIENCE)
-            if not future.done():
+            if not await settled([future], _PATIENCE):
                 self._unsure = True
             elif not future.cancelled() and future.exception() is None:
                 self._took(rows, future.result(), ends)
@@ -200,10 +204,6 @@ class RunLog:
 
     async def hook(self, function: Callable[[Any], Any], value: Any) -> None:
         """Call a hook; one that fails becomes an error turn, which fires no hook."""
-        token = calling_agent.set(self.agent)
-        try:
-            error = await call_hook(function, value, self.agent.hook_timeout)
-        finally:
-            calling_agent.reset(token)
+        error = await call_hook(function, value, self.agent.hook_timeout)
         if error is not None:
             await self.append([self.turn("error", payloads.error(error, "hook", self.run_id))])

@@ -101,14 +101,15 @@ def turn_end(turn: int, answer: ModelTurn, calls: Sequence[ToolCall], first_delt
     return event
 
 
-def tool_result(turn: int, call: ToolCall, internal_id: str, result: str, *, is_error: bool) -> StreamEvent:
+def tool_result(turn: int, call: ToolCall, internal_id: str, args: Any, result: str, *, is_error: bool) -> StreamEvent:
+    """`args` are those of the call as they are stored."""
     event = StreamEvent(
         type="tool_result",
         turn=turn,
         toolName=call.name,
         toolCallId=call.id,
         internalCallId=internal_id,
-        args=call.args if isinstance(call.args, str) else jsonable.dumps_lenient(call.args),
+        args=args if isinstance(args, str) else jsonable.dumps_lenient(args),
         result=result,
     )
     if is_error:

@@ -713,7 +713,7 @@ async def test_wrong_options_are_refused_with_a_sentence(everyturn_db: et.Databa
     ):
         with pytest.raises(et.InvalidValue):
             await call_()
-    assert await everyturn_db.fetch("SELECT FROM agent_turns") == []
+    assert await everyturn_db.fetch("SELECT 1 FROM agent_turns") == []
 
 
 # Blocking
