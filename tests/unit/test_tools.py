@@ -192,7 +192,7 @@ def _generator(a: int) -> Any:
         (max, r"cannot be read.*Wrap it"),
         (lambda a: a, "'<lambda>' is not a name"),
     ],
-    ids=str,
+    ids=["number", "none", "class", "generator", "built-in", "lambda"],
 )
 def test_what_is_no_tool(source: Any, words: str) -> None:
     with pytest.raises(ToolDefinitionError, match=words):
