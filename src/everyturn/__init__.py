@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agent import Agent as Agent
+    from .comparing import Comparison as Comparison
+    from .comparing import Side as Side
     from .context import Context as Context
     from .database import Database as Database
     from .database import connect as connect
+    from .datasets.hook import capture_on as capture_on
+    from .datasets.scorers import Score as Score
+    from .datasets.values import Captured as Captured
+    from .datasets.values import Case as Case
+    from .datasets.values import Dataset as Dataset
     from .embed import Embedder as Embedder
     from .errors import ConversationConflict as ConversationConflict
     from .errors import ConversationNotFound as ConversationNotFound
@@ -31,11 +38,16 @@ if TYPE_CHECKING:
     from .errors import ToolDefinitionError as ToolDefinitionError
     from .errors import TurnNotFound as TurnNotFound
     from .evals import Eval as Eval
+    from .evaluators import Evaluated as Evaluated
+    from .evaluators import Evaluator as Evaluator
+    from .evaluators import Verdict as Verdict
+    from .evaluators import evaluator as evaluator
     from .events import EventRecord as EventRecord
     from .events import EventStore as EventStore
     from .history import last_turns as last_turns
     from .history import token_budget as token_budget
     from .hooks import EvalHooks as EvalHooks
+    from .llm_judge import LLMJudge as LLMJudge
     from .messages import AssistantMessage as AssistantMessage
     from .messages import ModelRequest as ModelRequest
     from .messages import ModelTurn as ModelTurn
@@ -60,16 +72,22 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "agent": "Agent",
+    "comparing": "Comparison Side",
     "context": "Context",
     "database": "Database connect",
+    "datasets.hook": "capture_on",
+    "datasets.scorers": "Score",
+    "datasets.values": "Captured Case Dataset",
     "embed": "Embedder",
     "errors": "ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound EmbedderError "
     "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MigrationError ModelError QueryNotFound "
     "RateBudgetExceeded ToolArgumentsError ToolDefinitionError TurnNotFound",
     "evals": "Eval",
+    "evaluators": "Evaluated Evaluator Verdict evaluator",
     "events": "EventRecord EventStore",
     "history": "last_turns token_budget",
     "hooks": "EvalHooks",
+    "llm_judge": "LLMJudge",
     "messages": "AssistantMessage ModelRequest ModelTurn ReasoningDelta TextDelta ToolCall ToolCallDelta "
     "ToolMessage UserMessage",
     "stream": "StreamEvent",
