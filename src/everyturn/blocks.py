@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .messages import ToolCall
+from .redaction import MASK
 from .values import Turn
-
-MASK = "[redacted]"
-"""What `everyturn_redact` puts in place of what it removes, unless it is told another mask."""
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from .connecting import Connecting
 from .connection import Connection, Opener, Preparing, unreachable, without_password
 from .database_errors import connection_lost, translate
 from .errors import DatabaseUnavailable
+from .redaction import Redact, Redaction
 from .resources import Resources
 from .session import Session
 from .statements import Statements
@@ -54,7 +55,7 @@ class Database(Statements):
         url: str,
         *,
         embedder: Embedder | None = None,
-        redact: Callable[[Any], Any] | None = None,
+        redact: Redact = None,
         session_url: str | None = None,
         server: Server | None = None,
     ) -> None:
@@ -62,7 +63,8 @@ class Database(Statements):
 
         self.url = url
         """The connection string, as psql takes it."""
-        self.redact = redact
+        self.redact: Callable[[Any], Any] | None = Redaction.of(redact)
+        """What masks secrets in everything that is stored; None where that was switched off."""
         self.vectors = Vectors(self, embedder)
         self._session_url = session_url
         self._server = server
@@ -206,9 +208,11 @@ class Database(Statements):
 
     def encode(self, value: Any, *, lenient: bool = False) -> str:
         """A value as the JSON text that is stored: redacted, then cleaned (see `everyturn.jsonable`)."""
-        if self.redact is not None:
-            value = self.redact(jsonable.clean_lenient(value) if lenient else jsonable.clean(value))
-        return jsonable.dumps_lenient(value) if lenient else jsonable.dumps(value)
+        redact = self.redact
+        if redact is not None and not isinstance(redact, Redaction):
+            value = redact(jsonable.clean_lenient(value) if lenient else jsonable.clean(value))
+        text = jsonable.dumps_lenient(value) if lenient else jsonable.dumps(value)
+        return redact.text(text) if isinstance(redact, Redaction) else text
 
     async def migrate(self) -> list[str]:
         """Bring the schema to this version; return the names of the migrations that were applied now.
@@ -250,15 +254,17 @@ def connect(
     target: str | os.PathLike[str] | None = None,
     *,
     embedder: Any = None,
-    redact: Callable[[Any], Any] | None = None,
+    redact: Redact = None,
     session_url: str | None = None,
 ) -> Connecting[Database]:
     """Open a database: `async with et.connect() as db`, or `with et.connect() as db` for blocking methods.
 
     `target` is a Postgres URL, a directory (an embedded server keeps its data there), or None: EVERYTURN_DATABASE,
     else the embedded server in the user's data directory. `embedder` is `"local"`, `"voyage:…"`, `"openai:…"`, a
-    function, or None for the local one where it is installed. `session_url` is a second URL, for the one
-    connection that needs a session of its own when `target` goes through a transaction pooler.
+    function, or None for the local one where it is installed. `redact` adds rules to those that mask known credentials:
+    a field path, a compiled regular expression, a function, or several; False stores everything as it is.
+    `session_url` is a second URL, for the one connection that needs a session of its own when `target` goes through a
+    transaction pooler.
 
     Raises DatabaseUnavailable, MigrationError, EmbedderError and InvalidValue when it is entered.
     """
@@ -268,7 +274,7 @@ def connect(
 async def _open(
     target: str | os.PathLike[str] | None,
     embedder: Any,
-    redact: Callable[[Any], Any] | None,
+    redact: Redact,
     session_url: str | None,
 ) -> Database:
     from .embed import resolve as resolve_embedder

@@ -10,8 +10,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from . import payloads, stream
+from .delta_guard import DeltaGuard
 from .errors import ConversationConflict, DatabaseUnavailable, ModelError
 from .messages import Message, ModelRequest, ModelTurn, ReasoningDelta, TextDelta, ToolCallDelta
+from .redaction import Redaction
 from .stream import StreamEvent
 from .values import Usage
 
@@ -24,7 +26,7 @@ class Answer:
     """An answer of the model, complete or as much of it as came."""
 
     whole: bool = False
-    """Whether deltas are told in one piece, when all are there: a redaction rule must see what spans two of them."""
+    """Whether deltas are told in one piece, when all are there: a rule of one's own must see what spans two of them."""
     turn: ModelTurn | None = None
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -75,7 +77,9 @@ async def generate(run: Run, messages: list[Message]) -> Answer:
         instructions=run.agent.instructions,
         settings=dict(run.settings),
     )
-    answer = Answer(whole=run.db.redact is not None)
+    rules = run.db.redact
+    guard = DeltaGuard(rules) if isinstance(rules, Redaction) and rules.piecewise else None
+    answer = Answer(whole=rules is not None and guard is None)
     leaf = run.agent.leaf
     try:
         turn: ModelTurn | None = None
@@ -87,19 +91,22 @@ async def generate(run: Run, messages: list[Message]) -> Answer:
                 event = answer.take(part, run.number)
                 if event is None:
                     continue
-                if run.streaming:
-                    await run.append([], [event])
-                else:
-                    answer.pending.append(event)
+                told = [event] if guard is None else list(guard.feed(event))
+                if not run.streaming:
+                    answer.pending += told
+                elif told:
+                    await run.append([], told)
         if turn is None:
             raise ModelError(f"The model {leaf.name} ended without an answer.")
     except GeneratorExit:
         raise
     except BaseException as error:
+        answer.pending += guard.flush() if guard is not None else ()
         await _broken(run, answer, error)
         if isinstance(error, Exception) and not isinstance(error, ModelError):
             raise ModelError(f"The model {leaf.name} failed: {payloads.said(error)}") from error
         raise
+    answer.pending += guard.flush() if guard is not None else ()
     answer.complete(turn, run.number)
     return answer
 

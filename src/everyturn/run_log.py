@@ -18,6 +18,7 @@ from .history import INTERRUPTED
 from .hooks import call_hook
 from .ids import uuid7
 from .messages import ToolCall
+from .redaction import Redaction
 from .stream import StreamEvent
 from .turns import NewTurn, as_turn
 from .values import Turn, Usage
@@ -98,11 +99,16 @@ class RunLog:
         await self._embed(rows)
         told = list(events() if callable(events) else events)
         root, shown = self._told_by(told)
+        rules = root.db.redact
+        masked = rules.masked if isinstance(rules, Redaction) else 0
         records = [
             root.db.events.row(record_of(root.run_id, root.agent.name, event))
             for event in shown
             if root.agent.keeps(event)
         ]
+        if isinstance(rules, Redaction) and rules.masked != masked:
+            # What is received is what is stored.
+            shown = [StreamEvent(rules(event)) for event in shown]
         ends = any(event["type"] in ("final", "error") for event in told)
         if root.db is self.db:
             made = await self._store(rows, records, lock, ends)

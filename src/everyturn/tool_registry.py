@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from . import jsonable
 from .database_errors import translate
 from .names import check_name
 from .tools import unique
@@ -44,7 +43,7 @@ class ToolRegistry:
         if not rows:
             return []
         try:
-            changed = await self._database.query("register_tools", agent=agent, tools=jsonable.dumps(rows))
+            changed = await self._database.query("register_tools", agent=agent, tools=self._database.encode(rows))
         except psycopg.Error as error:
             raise translate(error) from error
         return [row["name"] for row in changed]

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from everyturn import jsonable
 from everyturn.errors import ConversationConflict, InvalidValue
 from everyturn.ids import uuid7
 from everyturn.locks import ConversationLock
@@ -92,7 +93,7 @@ async def replay(
         dataset_id=dataset.id,
         model=asker.model,
         prompt_rev=asker.prompt_rev,
-        prompt=prompt,
+        prompt=None if prompt is None else str(jsonable.loads(db.encode(prompt, lenient=True))),
         settings=db.encode(target.named() | {"promptRev": prompt_rev, "maxCost": _text(max_cost), "queue": queue}),
         scorers=names,
         case_ids="{" + ",".join(map(str, case_ids)) + "}",
