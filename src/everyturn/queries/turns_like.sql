@@ -1,10 +1,15 @@
 -- Which turns are like this text: by meaning (the vector half), by words (the lexical half), or both?
--- Each word of the query brings its own candidates, so that a common word cannot crowd out a rare one.
+-- Each word of the query brings its own candidates, so that a common word cannot crowd out a rare one; so do all words
+-- together, because of common words any few rows are taken.
 WITH words AS MATERIALIZED (
     SELECT w.word, quote_literal(w.word)::tsquery AS query
       FROM unnest(tsvector_to_array(everyturn_tsvector(:'text'::text))) AS w (word)
      ORDER BY length(w.word) DESC, w.word
      LIMIT 32
+), sought AS MATERIALIZED (
+    SELECT query FROM words
+     UNION
+    SELECT string_agg(quote_literal(word), ' & ')::tsquery FROM words HAVING count(*) > 1
 ), near AS MATERIALIZED (
     SELECT t.id, t.embedding <=> :'vector'::vector AS distance
       FROM agent_turns t
@@ -22,11 +27,11 @@ WITH words AS MATERIALIZED (
      LIMIT greatest(50, :'limit'::int)
 ), worded AS MATERIALIZED (
     SELECT DISTINCT c.id
-      FROM words w
+      FROM sought s
      CROSS JOIN LATERAL (
            SELECT t.id
              FROM agent_turns t
-            WHERE everyturn_tsvector(t.payload ->> 'text') @@ w.query
+            WHERE everyturn_tsvector(t.payload ->> 'text') @@ s.query
               AND t.kind IN ('user', 'model')
               AND (:'agent'::text IS NULL OR t.agent = :'agent'::text)
               AND (:'conversation'::uuid IS NULL OR t.conversation = :'conversation'::uuid)
