@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 
@@ -11,6 +12,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 ok, 1 a check failed, 2 usage, 3 not enough data, 4 operational, 130 Ctrl-C.
     """
     try:
+        if list(sys.argv[1:] if argv is None else argv) == ["claude-code", "hook"]:
+            # Called after every tool of a session: without the fraction of a second that the command tree takes.
+            from everyturn.integrations.claude_code.hook import main as hook
+
+            return hook()
         from everyturn.cli.app import run
 
         return run(argv)

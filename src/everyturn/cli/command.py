@@ -84,12 +84,12 @@ class Session:
             yield place
 
     @asynccontextmanager
-    async def database(self, *, embedder: Any = None) -> AsyncIterator[Database]:
+    async def database(self, *, embedder: Any = None, redact: Any = None) -> AsyncIterator[Database]:
         """The database, brought to this version's schema: for commands that write."""
         from everyturn.database import connect
 
         with self.place() as place:
-            async with connect(place.url, embedder=embedder) as db:
+            async with connect(place.url, embedder=embedder, redact=redact) as db:
                 yield db
 
     @asynccontextmanager

@@ -1,0 +1,1 @@
+"""Other programs whose records become turns and cases."""
