@@ -21,8 +21,9 @@ from everyturn.cli.command import (
     pending_migrations,
 )
 from everyturn.cli.exits import CHECK_FAILED, OK
-from everyturn.cli.filters import JsonOption
+from everyturn.cli.filters import EmbedderOption, JsonOption, embedder_named
 from everyturn.cli.output import Column, Output, Row
+from everyturn.errors import InvalidValue
 
 if TYPE_CHECKING:
     pass
@@ -151,6 +152,41 @@ async def restore(
     with session.place() as place, session.out.working("Restoring"):
         await restore(place.url, file, replace=replace)
     session.out.note(f"Restored {file}.")
+
+
+@command(app, "reembed")
+async def reembed(
+    session: Session,
+    embedder: EmbedderOption = None,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, metavar="N", help="Texts for each call of the embedder.")
+    ] = 256,
+    json: JsonOption = False,
+) -> int:
+    """Give every row that has a text a vector of this embedder: rows that are owed one, or all after a change.
+
+    It may be interrupted, and goes on from there. Exits 1 when the embedder made no vector of some texts.
+    """
+    from everyturn.embed import resolve
+    from everyturn.reembed import reembed
+
+    made = resolve(embedder_named(embedder))
+    if made is None:
+        raise InvalidValue("There is no embedder to make vectors with. Name one with --embedder.")
+    async with session.database(embedder=False) as db:
+        with session.out.counting("Embedding") as count:
+            done = await reembed(
+                db, made, batch=batch, progress=lambda step: count(f"{step.table} {step.done} of {step.total}")
+            )
+    if json:
+        session.out.json(asdict(done))
+    else:
+        session.out.fields(
+            {"embedder": done.embedder, "dimensions": done.dimensions}
+            | {f"vectors made for {table}": number for table, number in done.vectors.items()}
+            | {f"still owed in {table}": number for table, number in done.owed.items() if number}
+        )
+    return CHECK_FAILED if any(done.owed.values()) else OK
 
 
 FINDINGS = [

@@ -97,6 +97,17 @@ class Output:
         with Console(file=self._stderr).status(f"{what} …"):
             yield
 
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[object], None]]:
+        """The same, with how far it has come: call what is given with that."""
+        if self.quiet or not self._stderr.isatty():
+            yield lambda so_far: None
+            return
+        from rich.console import Console
+
+        with Console(file=self._stderr).status(f"{what} …") as status:
+            yield lambda so_far: status.update(f"{what} … {so_far}")
+
     def json(self, value: Any) -> None:
         """One JSON document."""
         self.write(as_json(value, indent=2, ascii_only=self._ascii_json) + "\n")
@@ -138,7 +149,7 @@ class Output:
                 rows = page if limit is None else page[: limit - count]
                 if json:
                     self._documents(rows, document, first=count == 0)
-                else:
+                elif rows:
                     self._table(columns, rows, header=count == 0)
                 count += len(rows)
                 cut = len(page) > len(rows)

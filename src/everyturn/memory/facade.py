@@ -15,7 +15,7 @@ from everyturn.errors import InvalidValue
 from everyturn.names import as_uuid, check_name
 
 from . import forgetting, rebuilding, remembering, superseding
-from .filters import id_list, moment, row_filters, scope_name
+from .filters import as_text, id_list, moment, row_filters, scope_name
 from .values import All, Forgotten, Hit, Kind, Rebuilt, Remembered, check_kind, hit
 from .writing import UNSET, Binding
 
@@ -150,13 +150,15 @@ class Memory:
             procedural=kind == "procedural",
         ) | {"row_limit": limit}
         question = jsonable.clean_text(text) if text is not None else None
+        if question is not None and not question.strip():
+            return []
         if kind == "procedural":
             params["key"] = question
         else:
             params |= await self._evidence(question, limit, half_life)
             params |= {"as_of": moment(as_of, "as_of")} if kind == "semantic" else {"half_life": half_life}
         try:
-            rows = await self._database.query(f"recall_{kind}", **params)
+            rows = await self._database.query(f"recall_{kind}", **as_text(params))
         except psycopg.Error as error:
             raise translate(error) from error
         return [hit(kind, row) for row in rows]

@@ -183,3 +183,15 @@ def row_filters(
     elif attributes:
         raise InvalidValue("Procedural memory has no attributes to filter by. Use subjects, or the key.")
     return filters
+
+
+def as_text(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as psql would give them: the planner sees through a text, which it would not through an array."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, list):
+            quoted = (str(part).replace("\\", "\\\\").replace('"', '\\"') for part in value)
+            found[name] = "{" + ",".join(f'"{part}"' for part in quoted) + "}"
+        else:
+            found[name] = value.isoformat() if isinstance(value, datetime) else value
+    return found

@@ -1,5 +1,5 @@
--- Memory: what happened, what is true, and how things are done. Each row was made by a `memory.*` turn of the log, in the
--- same transaction, and can be made again from it.
+-- Memory: what happened, what is true, and how things are done. Each row was made by a `memory.*` turn of the log, in
+-- the same transaction, and can be made again from it.
 
 -- 1. The tables.
 
@@ -147,13 +147,14 @@ $$;
 
 -- What to look for when words are all there is: any of the rarer lexemes of the query, as many as are expected in a
 -- twentieth of the table's rows. The planner's statistics know the frequent ones; a lexeme they do not list is rare.
--- Not PARALLEL SAFE, on purpose: a recall is over before parallel workers have started, even those of the branches of its
--- plan that are never executed.
+-- Not PARALLEL SAFE, on purpose: a recall is over before parallel workers have started, even those of the branches
+-- of its plan that are never executed.
 CREATE FUNCTION everyturn_rarer_terms(question text, relation text) RETURNS tsquery
 LANGUAGE sql STABLE STRICT PARALLEL UNSAFE
 SET client_min_messages = warning
 AS $$
-    SELECT coalesce(string_agg(chosen.term::text, '|') FILTER (WHERE chosen.place = 1 OR chosen.share <= 0.05), '')::tsquery
+    SELECT coalesce(
+               string_agg(chosen.term::text, '|') FILTER (WHERE chosen.place = 1 OR chosen.share <= 0.05), '')::tsquery
       FROM (
           SELECT t.term,
                  row_number() OVER by_frequency AS place,

@@ -1,6 +1,7 @@
 -- Forget events: delete up to `batch` of them, with their vectors, and log which.
 --
--- ids, scope, agent, subjects, has, path, exactly, present, absent, since, until   as in recall_episodic.sql; may be NULL
+-- ids, scope, agent, subjects, has, path, exactly, present, absent, since, until   may be NULL, as in
+--   recall_episodic.sql
 -- after   the greatest id of the batch before; NULL for the first
 -- turn, conversation, writer, run_id   of the turn that is logged
 
@@ -33,7 +34,8 @@ gone AS (
 logged AS (
     INSERT INTO agent_turns (id, conversation, agent, kind, payload, created_at)
     SELECT :'turn'::uuid, :'conversation'::uuid, :'writer'::text, 'tool_result',
-           jsonb_build_object('toolName', 'memory.forget', 'kind', 'episodic', 'count', count(*), 'ids', jsonb_agg(g.id))
+           jsonb_build_object(
+               'toolName', 'memory.forget', 'kind', 'episodic', 'count', count(*), 'ids', jsonb_agg(g.id))
            || CASE WHEN :'run_id'::text IS NULL THEN '{}' ELSE jsonb_build_object('runId', :'run_id'::text) END,
            statement_timestamp()
       FROM gone g

@@ -1,6 +1,6 @@
 -- Forget values: delete up to `batch` of them, and log which.
 --
--- ids, scope, agent, subjects, since, until   as in recall_procedural.sql; may be NULL
+-- ids, scope, agent, subjects, since, until   as in recall_procedural.sql
 -- after   the greatest id of the batch before; NULL for the first
 -- turn, conversation, writer, run_id   of the turn that is logged
 
@@ -26,7 +26,8 @@ gone AS (
 logged AS (
     INSERT INTO agent_turns (id, conversation, agent, kind, payload, created_at)
     SELECT :'turn'::uuid, :'conversation'::uuid, :'writer'::text, 'tool_result',
-           jsonb_build_object('toolName', 'memory.forget', 'kind', 'procedural', 'count', count(*), 'ids', jsonb_agg(g.id))
+           jsonb_build_object(
+               'toolName', 'memory.forget', 'kind', 'procedural', 'count', count(*), 'ids', jsonb_agg(g.id))
            || CASE WHEN :'run_id'::text IS NULL THEN '{}' ELSE jsonb_build_object('runId', :'run_id'::text) END,
            statement_timestamp()
       FROM gone g

@@ -1,5 +1,5 @@
--- Which event is nearest to this one? Of the same scope, agent and subjects; NULL where there is no vector.
--- Without a vector: the event with the same text.
+-- The event of the same scope, agent and subjects that is nearest to a new one, if it is near enough.
+-- The same text is nearest, with or without vectors.
 
 WITH live AS NOT MATERIALIZED (
     SELECT m.id, m.text, m.embedding, m.embedded_by

@@ -1,4 +1,5 @@
--- Write the rows of agent_episodic that the log tells of and the table lacks. See memory_rebuild_remove_episodic.sql.
+-- Write the rows of agent_episodic that the log tells of and the table lacks.
+-- See memory_rebuild_remove_episodic.sql.
 
 WITH written AS (
     INSERT INTO agent_episodic

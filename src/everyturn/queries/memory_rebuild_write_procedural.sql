@@ -1,4 +1,5 @@
--- Write the rows of agent_procedural that the log tells of and the table lacks. See memory_rebuild_remove_procedural.sql.
+-- Write the rows of agent_procedural that the log tells of and the table lacks.
+-- See memory_rebuild_remove_procedural.sql.
 
 WITH written AS (
     INSERT INTO agent_procedural

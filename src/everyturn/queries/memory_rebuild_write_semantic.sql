@@ -1,4 +1,5 @@
--- Write the rows of agent_semantic that the log tells of and the table lacks. See memory_rebuild_remove_semantic.sql.
+-- Write the rows of agent_semantic that the log tells of and the table lacks.
+-- See memory_rebuild_remove_semantic.sql.
 
 WITH written AS (
     INSERT INTO agent_semantic

@@ -1,35 +1,35 @@
 -- Which events answer this question? One statement: filters, vector evidence, lexical evidence, and their fusion.
 --
--- Every filter may be NULL:
+-- Every filter may be empty:
 --   scope, agent        equal to the column
 --   subjects            the event has all of them
 --   has, path, exactly  attributes: contains this object; satisfies this jsonpath; has these keys with these values
 --   present, absent     attributes: has all of these keys; has none of these
 --   since, until        occurred_at within [since, until)
--- text           the question; NULL lists by recency
--- vector         its vector, made by embedded_by; NULL leaves the words
+-- text           the question; empty lists by recency
+-- vector         its vector, made by embedded_by; empty leaves the words
 -- candidates     how many rows each kind of evidence contributes, at least `row_limit`
--- half_life      days in which a score halves; NULL weighs all times alike
+-- half_life      days in which a score halves; empty weighs all times alike
 --
--- score: cosine similarity + 0.3 x the share of the question's identifiers + 0.02 x the share of its words. An event whose
--- vector is owed is given 0.6 x the share of the words in place of the cosine. Without a vector of the question it is the
--- share of the words, the rarer counting more, + 0.3 x the share of the identifiers.
+-- score: cosine similarity + 0.3 x the share of the question's identifiers + 0.02 x the share of its words.
+-- A row whose vector is owed is given 0.6 x the share of the words in place of the cosine. Without a vector of the
+-- question it is the share of the words, the rarer counting more, + 0.3 x the share of the identifiers.
 
 WITH live AS NOT MATERIALIZED (
     SELECT m.*
       FROM agent_episodic m
-     WHERE (:'scope'::text IS NULL OR m.scope = :'scope'::text)
-       AND (:'agent'::text IS NULL OR m.agent = :'agent'::text)
-       AND (:'subjects'::text[] IS NULL OR m.subjects @> :'subjects'::text[])
-       AND (:'has'::jsonb IS NULL OR m.attributes @> :'has'::jsonb)
-       AND (:'path'::jsonpath IS NULL OR m.attributes @@ :'path'::jsonpath)
-       AND (:'present'::text[] IS NULL OR m.attributes ?& :'present'::text[])
-       AND (:'absent'::text[] IS NULL OR NOT m.attributes ?| :'absent'::text[])
-       AND (:'exactly'::jsonb IS NULL OR NOT EXISTS (
-               SELECT FROM jsonb_each(:'exactly'::jsonb) AS wanted (key, value)
+     WHERE (nullif(:'scope'::text, '') IS NULL OR m.scope = :'scope'::text)
+       AND (nullif(:'agent'::text, '') IS NULL OR m.agent = :'agent'::text)
+       AND (nullif(:'subjects'::text, '') IS NULL OR m.subjects @> nullif(:'subjects'::text, '')::text[])
+       AND (nullif(:'has'::text, '') IS NULL OR m.attributes @> nullif(:'has'::text, '')::jsonb)
+       AND (nullif(:'path'::text, '') IS NULL OR m.attributes @@ nullif(:'path'::text, '')::jsonpath)
+       AND (nullif(:'present'::text, '') IS NULL OR m.attributes ?& nullif(:'present'::text, '')::text[])
+       AND (nullif(:'absent'::text, '') IS NULL OR NOT m.attributes ?| nullif(:'absent'::text, '')::text[])
+       AND (nullif(:'exactly'::text, '') IS NULL OR NOT EXISTS (
+               SELECT FROM jsonb_each(nullif(:'exactly'::text, '')::jsonb) AS wanted (key, value)
                 WHERE m.attributes -> wanted.key IS DISTINCT FROM wanted.value))
-       AND (:'since'::timestamptz IS NULL OR m.occurred_at >= :'since'::timestamptz)
-       AND (:'until'::timestamptz IS NULL OR m.occurred_at < :'until'::timestamptz)
+       AND (nullif(:'since'::text, '') IS NULL OR m.occurred_at >= nullif(:'since'::text, '')::timestamptz)
+       AND (nullif(:'until'::text, '') IS NULL OR m.occurred_at < nullif(:'until'::text, '')::timestamptz)
        AND (m.expires_at IS NULL OR m.expires_at > now())
 ),
 terms AS MATERIALIZED (
@@ -39,26 +39,26 @@ terms AS MATERIALIZED (
 near AS MATERIALIZED (
     SELECT l.id
       FROM live l
-     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
-     ORDER BY l.embedding <=> :'vector'::vector
+     WHERE nullif(:'vector'::text, '') IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+     ORDER BY l.embedding <=> nullif(:'vector'::text, '')::vector
      LIMIT :'candidates'::bigint
 ),
 -- The same without the index, when that did not find enough: `+ 0` is what keeps the index away.
 nearest AS MATERIALIZED (
     SELECT l.id
       FROM live l
-     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+     WHERE nullif(:'vector'::text, '') IS NOT NULL AND l.embedded_by = :'embedded_by'::text
        AND (SELECT count(*) FROM near) < :'row_limit'::bigint
-     ORDER BY (l.embedding <=> :'vector'::vector) + 0
+     ORDER BY (l.embedding <=> nullif(:'vector'::text, '')::vector) + 0
      LIMIT :'candidates'::bigint
 ),
 -- Identifiers: the nearest of the rows that hold one.
 named AS MATERIALIZED (
     SELECT l.id
       FROM live l
-     WHERE :'vector'::vector IS NOT NULL AND l.embedded_by = :'embedded_by'::text
+     WHERE nullif(:'vector'::text, '') IS NOT NULL AND l.embedded_by = :'embedded_by'::text
        AND l.tsv @@ everyturn_identifiers(:'text'::text)
-     ORDER BY l.embedding <=> :'vector'::vector
+     ORDER BY l.embedding <=> nullif(:'vector'::text, '')::vector
      LIMIT :'candidates'::bigint
 ),
 -- Words, for the rows whose vector is owed or was made by another embedder.
@@ -66,7 +66,7 @@ owed AS MATERIALIZED (
     SELECT l.id
       FROM live l,
            LATERAL (SELECT sum(t.word + t.identifier) AS share FROM terms t WHERE l.tsv @@ t.term) AS found
-     WHERE :'vector'::vector IS NOT NULL
+     WHERE nullif(:'vector'::text, '') IS NOT NULL
        AND (l.embedded_by IS NULL OR l.embedded_by < :'embedded_by'::text OR l.embedded_by > :'embedded_by'::text)
        AND l.tsv @@ everyturn_tsquery(:'text'::text)
      ORDER BY found.share DESC, l.occurred_at DESC, l.id DESC
@@ -77,7 +77,7 @@ matched AS MATERIALIZED (
     SELECT l.id, l.occurred_at, t.lexeme, t.identifier
       FROM live l
       JOIN terms t ON l.tsv @@ t.term
-     WHERE :'vector'::vector IS NULL
+     WHERE nullif(:'vector'::text, '') IS NULL
        AND l.tsv @@ (SELECT everyturn_rarer_terms(:'text'::text, 'agent_episodic'))
 ),
 weights AS MATERIALIZED (
@@ -102,15 +102,15 @@ worded AS MATERIALIZED (
 newest AS MATERIALIZED (
     SELECT l.id
       FROM live l
-     WHERE :'text'::text IS NULL
+     WHERE nullif(:'text'::text, '') IS NULL
      ORDER BY l.occurred_at DESC, l.id DESC
      LIMIT :'row_limit'::bigint
 ),
 weighed AS MATERIALIZED (
     SELECT m.id,
            m.occurred_at,
-           nullif(CASE WHEN m.embedded_by = :'embedded_by'::text THEN m.embedding <=> :'vector'::vector END, 'NaN')
-               AS distance,
+           nullif(CASE WHEN m.embedded_by = :'embedded_by'::text
+                       THEN m.embedding <=> nullif(:'vector'::text, '')::vector END, 'NaN') AS distance,
            lexical.word,
            lexical.identifier,
            lexical.matched
@@ -132,13 +132,14 @@ ranked AS (
            CASE WHEN w.word > 0 THEN rank() OVER (ORDER BY w.identifier + w.word DESC) END AS lexical_rank,
            CASE WHEN w.distance IS NOT NULL THEN rank() OVER (ORDER BY w.distance) END AS vector_rank,
            CASE
-               WHEN :'text'::text IS NOT NULL
-               THEN (coalesce(1 - w.distance, CASE WHEN :'vector'::vector IS NULL THEN 0.98 ELSE 0.6 END * w.word)
+               WHEN nullif(:'text'::text, '') IS NOT NULL
+               THEN (coalesce(1 - w.distance,
+                              CASE WHEN nullif(:'vector'::text, '') IS NULL THEN 0.98 ELSE 0.6 END * w.word)
                      + 0.3 * w.identifier + 0.02 * w.word)
                     * CASE
-                          WHEN :'half_life'::float8 IS NULL THEN 1
+                          WHEN nullif(:'half_life'::text, '') IS NULL THEN 1
                           ELSE 0.5 ^ least(1000, greatest(0, extract(epoch FROM now() - w.occurred_at)::float8)
-                                                 / (86400 * :'half_life'::float8))
+                                                 / (86400 * nullif(:'half_life'::text, '')::float8))
                       END
            END AS score
       FROM weighed w

@@ -1,4 +1,4 @@
--- Which rows of a table have a text and no vector of this embedder? One page of them, by id.
+-- The rows of a table that have a text and no vector of this embedder: one page of them, by id.
 --
 -- relation   agent_turns, agent_episodic, agent_semantic or eval_case
 -- embedder   the embedder's name

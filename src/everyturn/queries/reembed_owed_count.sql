@@ -1,4 +1,4 @@
--- How many rows of each table have a text and no vector of this embedder?
+-- Counts the rows of each table that have a text and no vector of this embedder.
 --
 -- embedder   the embedder's name
 
