@@ -20,6 +20,7 @@ NOUNS = {
     "turn": "Turns: what agents said and did.",
     "conversation": "Conversations: which ended, which crashed, and going on with them.",
     "tool": "Tools that agents have registered.",
+    "memory": "Memory: what happened, what is true, how things are done.",
     "event": "Stream events of runs.",
     "eval": "Verdicts on turns, and the evaluators that give them.",
     "case": "Eval cases: interactions worth answering again.",
@@ -29,6 +30,7 @@ NOUNS = {
     "diff": "What a candidate changes against a baseline.",
     "gate": "Whether a candidate may be released.",
     "worker": "Take cases of queued replays.",
+    "claude-code": "Claude Code: keep its sessions as turns, and its exchanges as cases.",
 }
 """Every noun, with its one line of help; the module `everyturn.cli.<noun>` holds its `app`."""
 ELSEWHERE = {name: ("report", f"{name}_app") for name in ("report", "diff", "gate")}
