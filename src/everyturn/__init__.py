@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .errors import ImplementationChanged as ImplementationChanged
     from .errors import InvalidValue as InvalidValue
     from .errors import MaxTurnsExceeded as MaxTurnsExceeded
+    from .errors import MemoryNotFound as MemoryNotFound
     from .errors import MigrationError as MigrationError
     from .errors import ModelError as ModelError
     from .errors import QueryNotFound as QueryNotFound
@@ -48,6 +49,11 @@ if TYPE_CHECKING:
     from .history import token_budget as token_budget
     from .hooks import EvalHooks as EvalHooks
     from .llm_judge import LLMJudge as LLMJudge
+    from .memory import ALL as ALL
+    from .memory import Forgotten as Forgotten
+    from .memory import Hit as Hit
+    from .memory import Memory as Memory
+    from .memory import Remembered as Remembered
     from .messages import AssistantMessage as AssistantMessage
     from .messages import ModelRequest as ModelRequest
     from .messages import ModelTurn as ModelTurn
@@ -80,14 +86,15 @@ _MODULES = {
     "datasets.values": "Captured Case Dataset",
     "embed": "Embedder",
     "errors": "ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound EmbedderError "
-    "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MigrationError ModelError QueryNotFound "
-    "RateBudgetExceeded ToolArgumentsError ToolDefinitionError TurnNotFound",
+    "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MemoryNotFound MigrationError "
+    "ModelError QueryNotFound RateBudgetExceeded ToolArgumentsError ToolDefinitionError TurnNotFound",
     "evals": "Eval",
     "evaluators": "Evaluated Evaluator Verdict evaluator",
     "events": "EventRecord EventStore",
     "history": "last_turns token_budget",
     "hooks": "EvalHooks",
     "llm_judge": "LLMJudge",
+    "memory": "ALL Forgotten Hit Memory Remembered",
     "messages": "AssistantMessage ModelRequest ModelTurn ReasoningDelta TextDelta ToolCall ToolCallDelta "
     "ToolMessage UserMessage",
     "stream": "StreamEvent",
