@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import json
 import math
 import time
@@ -68,15 +69,13 @@ async def test_a_run_leaves_one_turn_for_every_step(everyturn_db: et.Database) -
         "cachedInputTokens": 2,
         "cacheCreationInputTokens": 1,
     }
-    assert first["promptRev"] == "b12e9aa6efc5d9f4c6e3ab79e6fb6a7d8b7e3f37" or len(first["promptRev"]) == 40
+    assert first["promptRev"] == hashlib.sha1(b"blob 8\0Be kind.").hexdigest()
     assert set(started) == {"toolName", "toolCallId", "args", "implHash", "runId"}
     assert started["implHash"] == ended["implHash"] == echo.impl_hash
     assert ended["result"] == {"repo": "o/r", "n": 1}
     assert (ended["repo"], ended["n"]) == ("o/r", 1)
     assert (last["finishReason"], last["costUsd"]) == ("length", 0.5)
     assert "resumes" not in last
-    request = bot.leaf.function.requests[1] if hasattr(bot.leaf, "function") else None
-    assert request is None or request.instructions == "Be kind."
 
 
 async def test_a_conversation_goes_on(everyturn_db: et.Database) -> None:
@@ -137,17 +136,17 @@ async def test_an_unknown_tool_is_told_to_the_model(everyturn_db: et.Database) -
     assert "The tools are: echo" in result.turns[2].payload["message"]
 
 
-@pytest.mark.parametrize("args", ['{"a": 1', "[]", "null", "7", '"text"', "{}", '{"n": "many"}'])
-async def test_bad_arguments_never_reach_the_handler(everyturn_db: et.Database, args: str) -> None:
+async def test_bad_arguments_never_reach_the_handler(everyturn_db: et.Database) -> None:
     """field case 81"""
 
     @et.tool
     async def need(n: int) -> None:
         raise AssertionError("it ran")
 
-    outcome = await outcome_of(everyturn_db, need, args)
-    assert (outcome.kind, outcome.payload["stage"], outcome.payload["toolCallId"]) == ("error", "tool", "c1")
-    assert "need" in outcome.payload["message"]
+    for args in ('{"a": 1', "[]", "null", "7", '"text"', "{}", '{"n": "many"}'):
+        outcome = await outcome_of(everyturn_db, need, args)
+        assert (outcome.kind, outcome.payload["stage"], outcome.payload["toolCallId"]) == ("error", "tool", "c1"), args
+        assert "need" in outcome.payload["message"]
 
 
 async def test_arguments_given_as_text_are_stored_and_hoisted_as_an_object(everyturn_db: et.Database) -> None:

@@ -64,38 +64,38 @@ async def test_what_is_appended_comes_back(everyturn_db: et.Database) -> None:
     assert {key: str(value) for key, value in stored.items()} == {k: str(v) for k, v in turn.payload.items()}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"conversation": "no-uuid"}, "conversation 'no-uuid' is not a UUID"),
-        ({"conversation": None}, "conversation None is not a UUID"),
-        ({"agent": ""}, "agent '' is not a name"),
-        ({"agent": "a\x00"}, "character"),
-        ({"agent": "x" * 600}, "600 bytes"),
-        ({"agent": 3}, "agent 3"),
-        ({"kind": "assistant"}, "kind 'assistant' is not one of error, model, tool_call, tool_result, user"),
-        ({"kind": ["user"]}, "kind"),
-        ({"payload": "text"}, "JSON object; got a str"),
-        ({"payload": None}, "JSON object"),
-        ({"payload": {"o": object()}}, "o"),
-        ({"payload": {"toolName": "t" * 1025}}, "'toolName'"),
-        ({"payload": {"repo": "é" * 1000}}, "'repo'"),
-        ({"payload": {"repo": {"long": "x" * 2000}}}, "'repo'"),
-        ({"created_at": "2026-01-01"}, "datetime"),
-        ({"id": "no-uuid"}, "id 'no-uuid'"),
-    ],
-)
-async def test_what_is_refused(everyturn_db: et.Database, wrong: dict[str, Any], said: str) -> None:
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"conversation": "no-uuid"}, "conversation 'no-uuid' is not a UUID"),
+    ({"conversation": None}, "conversation None is not a UUID"),
+    ({"agent": ""}, "agent '' is not a name"),
+    ({"agent": "a\x00"}, "character"),
+    ({"agent": "x" * 600}, "600 bytes"),
+    ({"agent": 3}, "agent 3"),
+    ({"kind": "assistant"}, "kind 'assistant' is not one of error, model, tool_call, tool_result, user"),
+    ({"kind": ["user"]}, "kind"),
+    ({"payload": "text"}, "JSON object; got a str"),
+    ({"payload": None}, "JSON object"),
+    ({"payload": {"o": object()}}, "o"),
+    ({"payload": {"toolName": "t" * 1025}}, "'toolName'"),
+    ({"payload": {"repo": "é" * 1000}}, "'repo'"),
+    ({"payload": {"repo": {"long": "x" * 2000}}}, "'repo'"),
+    ({"created_at": "2026-01-01"}, "datetime"),
+    ({"id": "no-uuid"}, "id 'no-uuid'"),
+]
+
+
+async def test_what_is_refused(everyturn_db: et.Database) -> None:
     """field case 68: nothing is written, and the neighbours in the same instant are."""
-    good: dict[str, Any] = {"conversation": uuid4(), "agent": "a", "kind": "user", "payload": {"text": "x"}}
     append = everyturn_db.turns.append
-    results = await asyncio.gather(append(**good), append(**(good | wrong)), append(**good), return_exceptions=True)
-    assert isinstance(results[1], et.InvalidValue)
-    assert said in str(results[1])
-    assert len(await everyturn_db.turns.load(good["conversation"])) == 2
-    with pytest.raises(et.InvalidValue):
-        await everyturn_db.turns.append_many([et.NewTurn(**good), et.NewTurn(**(good | wrong))])
-    assert len(await everyturn_db.fetch("SELECT 1 FROM agent_turns")) == 2
+    for wrong, said in REFUSED:
+        good: dict[str, Any] = {"conversation": uuid4(), "agent": "a", "kind": "user", "payload": {"text": "x"}}
+        results = await asyncio.gather(append(**good), append(**(good | wrong)), append(**good), return_exceptions=True)
+        assert isinstance(results[1], et.InvalidValue), wrong
+        assert said in str(results[1])
+        with pytest.raises(et.InvalidValue):
+            await everyturn_db.turns.append_many([et.NewTurn(**good), et.NewTurn(**(good | wrong))])
+        assert len(await everyturn_db.turns.load(good["conversation"])) == 2
+    assert len(await everyturn_db.fetch("SELECT 1 FROM agent_turns")) == 2 * len(REFUSED)
 
 
 async def test_an_id_that_is_there_is_refused_and_its_neighbours_are_kept(everyturn_db: et.Database) -> None:
