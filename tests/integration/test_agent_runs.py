@@ -749,3 +749,18 @@ def test_run_sync_out_of_and_inside_a_running_loop(everyturn_url: str) -> None:
         assert bot.resume_sync(result.conversation).output == "done"
         with db.transaction():
             assert bot.run_sync("y").output == "done"
+
+
+async def test_an_answer_is_kept_whatever_its_vector(everyturn_url: str) -> None:
+    """An embedder whose vectors change their size in the middle of a run costs a vector, not the answer."""
+    sizes = iter([3, 4, 4, 4])
+
+    async def embed(texts: Any, kind: str) -> list[list[float]]:
+        size = next(sizes)
+        return [[1.0] * size for _ in texts]
+
+    async with et.connect(everyturn_url, embedder=embed) as db:
+        result = await et.Agent(db, "a", model=ScriptedModel(["answer"])).run("x")
+        assert result.output == "answer"
+        rows = await db.fetch("SELECT kind, embedding IS NULL AS owed FROM agent_turns ORDER BY seq")
+    assert rows == [{"kind": "user", "owed": False}, {"kind": "model", "owed": True}]
