@@ -20,9 +20,8 @@ $(STAMP): pyproject.toml scripts/venv
 setup: $(STAMP)  ## Set up .venv (the other targets do it by themselves)
 	@:
 
-demo: $(STAMP)  ## Review this repository's last commits, then ask the database what happened
-	@$(PY) examples/review_bot.py review --local . --last $(LAST)
-	@$(PY) examples/review_bot.py report
+demo: $(STAMP)  ## Review this repository's last commits, dismiss a finding, review again, and ask what went wrong
+	@LAST=$(LAST) scripts/demo
 
 test: $(STAMP)  ## Run the tests
 	@$(PY) -m pytest $(PYTEST_ARGS)

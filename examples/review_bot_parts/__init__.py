@@ -1,1 +1,1 @@
-"""What the review bot is made of: diffs, rules, the local forge, and the offline reviewer."""
+"""What the review bot is made of: diffs, rules, the offline reviewer, and the forges: one on disk, and GitHub."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as PatchHunk
 from unidiff.patch import PatchSet
 
+MAX_DIFF_LINES = 20_000
+
 _MARK = re.compile(r"^hunk:([0-9a-f]{12})(?: |$)")
+_QUOTED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
+_ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
 class UnreadableDiff(ValueError):
@@ -57,6 +61,35 @@ def mark(diff: str) -> str:
     return str(patch)
 
 
+def shortened(diff: str, left_out: Sequence[str] = ()) -> str:
+    """The files of a diff that fit in MAX_DIFF_LINES together, after a line for each that was left out."""
+    kept: list[str] = []
+    notes = list(left_out)
+    used = 0
+    # Lines inside a hunk begin with a space, + or -, so only a file's header starts with these words.
+    for part in filter(None, re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)):
+        size = part.count("\n")
+        if used + size <= MAX_DIFF_LINES:
+            kept.append(part)
+            used += size
+        else:
+            notes.append(f"{_path_in_header(part)}, too long ({size:,} lines)")
+    return "".join(f"Left out: {note}\n" for note in notes) + "".join(kept)
+
+
+def _path_in_header(part: str) -> str:
+    header = part.partition("\n")[0]
+    if header.endswith('"'):
+        return _unquoted('"' + header.rpartition('"b/')[2])
+    return header.rpartition(" b/")[2]
+
+
+def notes_of(diff: str) -> list[str]:
+    """What `shortened` left out."""
+    head = diff.partition("diff --git ")[0]
+    return [line.removeprefix("Left out: ") for line in head.splitlines() if line.startswith("Left out: ")]
+
+
 def _parse(diff: str) -> PatchSet:
     try:
         return PatchSet(diff)
@@ -66,11 +99,24 @@ def _parse(diff: str) -> PatchSet:
 
 def _walk(patch: PatchSet) -> Iterator[tuple[str, PatchHunk, str]]:
     for patched in patch:
+        path = _unquoted(patched.path)
         seen: Counter[str] = Counter()
         for hunk in patched:
             marked = _MARK.match(hunk.section_header)
-            key = marked[1] if marked else _hash(patched.path, hunk, seen)
-            yield patched.path, hunk, key
+            key = marked[1] if marked else _hash(path, hunk, seen)
+            yield path, hunk, key
+
+
+def _unquoted(path: str) -> str:
+    """A path as it is; git writes one with other characters than plain ASCII in quotes, bytes as octal numbers."""
+    if not (len(path) > 1 and path.startswith('"') and path.endswith('"')):
+        return path
+
+    def character(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        return bytes([int(code, 8) & 255]) if len(code) == 3 else _ESCAPES.get(code, code)
+
+    return _QUOTED.sub(character, path[1:-1].encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
 def _hash(path: str, hunk: PatchHunk, seen: Counter[str]) -> str:

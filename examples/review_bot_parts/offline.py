@@ -1,14 +1,16 @@
 """A reviewer that needs no key and no network: the rules, speaking the protocol of a model.
 
 It is asked what a model is asked and answers what a model answers: it calls `fetch_pr_diff`, then
-`prior_findings` for each hunk it has something to say about, then `post_review_comment` for what was not said
-before, and closes with a sentence. All it knows it reads from the messages.
+`prior_findings` for each hunk it has something to say about and `past_reviews` for each rule, then
+`post_review_comment` for what was neither said before nor dismissed, and closes with a sentence. All it knows it
+reads from the messages.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -17,6 +19,7 @@ from typing import Any
 import everyturn as et
 
 from .diff import UnreadableDiff, hunks
+from .lessons import learned
 from .rules import Finding, review
 
 _TASK = re.compile(r"\bPR (?P<repo>.+?)#(?P<pr>\d+)")
@@ -29,13 +32,14 @@ class OfflineReviewer:
     name = "offline:rules"
 
     def __call__(self, request: et.ModelRequest) -> et.ModelTurn:
-        task, fetched, priors, posts = _so_far(request.messages)
+        task, outcomes = _so_far(request.messages)
+        fetched, priors, posts = (outcomes[tool] for tool in ("fetch_pr_diff", "prior_findings", "post_review_comment"))
         named = _TASK.search(task)
         if named is None:
             return self._say('I review pull requests: ask me to "Review PR owner/name#1".')
-        target = {"repo": named["repo"], "pr": int(named["pr"])}
+        target: dict[str, Any] = {"repo": named["repo"], "pr": int(named["pr"])}
         if not fetched:
-            return self._call("fetch_pr_diff", [target])
+            return self._call([("fetch_pr_diff", target)])
         diff = fetched[0][1]
         if diff.is_error:
             return self._say(f"The diff could not be fetched: {diff.content}")
@@ -44,20 +48,22 @@ class OfflineReviewer:
         except UnreadableDiff as error:
             return self._say(str(error))
         if found and not priors:
-            asked = [{"repo": target["repo"], "hunk_hash": key} for key in found]
-            return self._call("prior_findings", asked)
+            return self._call(_questions(target["repo"], found))
         said = {_args(call).get("hunk_hash"): _texts(outcome) for call, outcome in priors}
         new = [(key, each) for key in found for each in found[key] if _is_new(each, said.get(key))]
-        if new and not posts:
-            comments = [
-                target | {"path": each.path, "line": each.line, "body": each.body, "hunk_hash": key}
-                for key, each in new
+        lessons = [json.loads(outcome.content) for _, outcome in outcomes["past_reviews"] if not outcome.is_error]
+        wanted = [(key, worded) for key, each in new if (worded := learned(each, lessons))]
+        if wanted and not posts:
+            places = [
+                {"path": each.path, "line": each.line, "body": each.body, "hunk_hash": key} for key, each in wanted
             ]
-            return self._call("post_review_comment", comments)
-        return self._say(_summary(found, len(new), priors, posts))
+            return self._call([("post_review_comment", target | place) for place in places])
+        return self._say(_summary(found, len(new), len(wanted), priors, posts))
 
-    def _call(self, tool: str, calls: Sequence[dict[str, Any]]) -> et.ModelTurn:
-        made = [et.ToolCall(id=f"{tool}-{number}", name=tool, args=args) for number, args in enumerate(calls, 1)]
+    def _call(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> et.ModelTurn:
+        made = [
+            et.ToolCall(id=f"{tool}-{number}", name=tool, args=args) for number, (tool, args) in enumerate(calls, 1)
+        ]
         return et.ModelTurn(tool_calls=made, model=self.name, usage=et.Usage(), cost_usd=Decimal(0))
 
     def _say(self, text: str) -> et.ModelTurn:
@@ -70,20 +76,27 @@ def _findings(diff: str) -> dict[str, list[Finding]]:
     return {hunk.hash: findings for hunk in hunks(diff) if (findings := review(hunk))}
 
 
-def _so_far(messages: Sequence[Any]) -> tuple[str, _Outcomes, _Outcomes, _Outcomes]:
+def _questions(repo: str, found: dict[str, list[Finding]]) -> list[tuple[str, dict[str, Any]]]:
+    """What was said about each hunk, and what reviewers made of each rule's comments."""
+    by_rule = {each.rule: each for findings in found.values() for each in findings}
+    asked: list[tuple[str, dict[str, Any]]] = [("prior_findings", {"repo": repo, "hunk_hash": key}) for key in found]
+    return asked + [("past_reviews", {"repo": repo, "about": each.body}) for each in by_rule.values()]
+
+
+def _so_far(messages: Sequence[Any]) -> tuple[str, dict[str, _Outcomes]]:
     """The task, and the outcomes of each tool since it was given."""
     task = ""
     calls: dict[str, et.ToolCall] = {}
-    outcomes: dict[str, _Outcomes] = {"fetch_pr_diff": [], "prior_findings": [], "post_review_comment": []}
+    outcomes: dict[str, _Outcomes] = defaultdict(list)
     for message in messages:
         if isinstance(message, et.UserMessage):
             task = message.text
-            outcomes = {tool: [] for tool in outcomes}
+            outcomes = defaultdict(list)
         elif isinstance(message, et.AssistantMessage):
             calls = {call.id: call for call in message.tool_calls}
         elif message.tool_call_id in calls:
-            outcomes.setdefault(message.tool_name, []).append((calls[message.tool_call_id], message))
-    return task, outcomes["fetch_pr_diff"], outcomes["prior_findings"], outcomes["post_review_comment"]
+            outcomes[message.tool_name].append((calls[message.tool_call_id], message))
+    return task, outcomes
 
 
 def _is_new(finding: Finding, said: list[str] | None) -> bool:
@@ -99,10 +112,12 @@ def _args(call: et.ToolCall) -> dict[str, Any]:
     return call.args if isinstance(call.args, dict) else {}
 
 
-def _summary(found: dict[str, list[Finding]], new: int, priors: _Outcomes, posts: _Outcomes) -> str:
+def _summary(found: dict[str, list[Finding]], new: int, wanted: int, priors: _Outcomes, posts: _Outcomes) -> str:
     refused = [outcome.content for _, outcome in (*posts, *priors) if outcome.is_error]
     unposted = sum(outcome.is_error for _, outcome in posts)
     unasked = sum(len(found[_args(call)["hunk_hash"]]) for call, outcome in priors if outcome.is_error)
     known = sum(map(len, found.values())) - new - unasked
-    text = f"{new - unposted} new, {known} said before"
+    text = f"{wanted - unposted} new, {known} said before"
+    if new > wanted:
+        text += f", {new - wanted} unsaid because reviewers dismissed the like"
     return f"{text}, {unposted + unasked} left for the next review: {refused[0]}" if refused else f"{text}."

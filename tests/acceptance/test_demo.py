@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 
 ROOT = Path(__file__).resolve().parents[2]
 BOT = ROOT / "examples" / "review_bot.py"
+REVIEWER = ROOT / "examples" / "play_reviewer.py"
 
 FIRST = """\
 import os
@@ -69,17 +70,19 @@ class Bot:
         self.url = url
         self.home = home
 
-    def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+    def run(self, *arguments: str, code: int = 0, script: Path = BOT, **environment: str) -> str:
         kept = {
-            key: value for key, value in os.environ.items() if not key.startswith(("EVERYTURN", "MODEL", "ANTHROPIC"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("EVERYTURN", "MODEL", "ANTHROPIC", "GITHUB_"))
         }
         kept |= {"EVERYTURN_DATABASE": self.url, "XDG_DATA_HOME": str(self.home), "COLUMNS": "160"} | environment
         done = subprocess.run(
-            [sys.executable, str(BOT), *arguments], env=kept, capture_output=True, text=True, timeout=90
+            [sys.executable, str(script), *arguments], env=kept, capture_output=True, text=True, timeout=90
         )
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
-        return done.stdout if code == 0 else done.stderr
+        return done.stdout if code in {0, 3} else done.stderr
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         with psycopg.connect(self.url, row_factory=dict_row) as conn:
@@ -122,8 +125,8 @@ def test_two_reviews_find_three_things_and_say_each_once(bot: Bot, repository: P
     assert {row["kind"]: row["count"] for row in turns} == {
         "user": 4,
         "model": 14,
-        "tool_call": 11,
-        "tool_result": 11,
+        "tool_call": 17,
+        "tool_result": 17,
     }
 
 
@@ -148,9 +151,14 @@ def test_the_log_answers_the_questions_people_ask_of_it(bot: Bot, repository: Pa
     )
     assert models == [{"model": "offline:rules", "cost": 0}]
     tools = bot.rows("SELECT name, rate_budget FROM agent_tools WHERE agent = 'code-reviewer' ORDER BY name")
-    assert [tool["name"] for tool in tools] == ["fetch_pr_diff", "post_review_comment", "prior_findings"]
+    assert [tool["name"] for tool in tools] == [
+        "fetch_pr_diff",
+        "past_reviews",
+        "post_review_comment",
+        "prior_findings",
+    ]
     assert all(tool["rate_budget"]["window_seconds"] == 60 for tool in tools)
-    (cached,) = bot.rows("SELECT value FROM agent_procedural WHERE cache_key = 'o/r#1'")
+    (cached,) = bot.rows("SELECT value FROM agent_procedural WHERE cache_key LIKE 'o/r#1@%%'")
     assert "hunk:" in cached["value"]
     memories = bot.rows("SELECT subjects, (attributes ->> 'line')::int AS line FROM agent_semantic ORDER BY line")
     assert [memory["line"] for memory in memories] == [4, 7, 12]
@@ -175,9 +183,44 @@ def test_a_comment_that_a_crash_left_unremembered_is_not_posted_again(bot: Bot, 
     assert len(bot.rows("SELECT id FROM agent_semantic")) == 3
 
 
+def test_a_dismissed_finding_is_a_verdict_with_its_reason_and_is_not_said_again(bot: Bot, repository: Path) -> None:
+    here = ("--local", str(repository), "--repo", "o/r")
+    assert "has not commented on o/r yet" in bot.run(*here, "--reason", "x", script=REVIEWER, code=3)
+    bot.run("review", *here)
+    (number,) = [str(each["id"]) for each in bot.comments if each["line"] == 4]
+    said = bot.run(*here, "--comment", number, "--reason", "It is a cache.", script=REVIEWER)
+    assert "load.py:4 [mutable-default" in said
+    assert "dismissed: It is a cache." in said
+    # Asked again without a number, it leaves things as they are.
+    assert "It is a cache." in bot.run(*here, "--reason", "Another.", script=REVIEWER)
+    assert "1 new verdict on 3 comments of o/r" in bot.run("sync", *here)
+    assert "0 new verdicts on 3 comments of o/r" in bot.run("sync", *here)
+    assert "0 new comments on 2 commits" in bot.run("review", *here)
+    assert len(bot.comments) == 3
+    wrong = bot.run("wrong", "--repo", "o/r", COLUMNS="200")
+    assert "[mutable-default" in wrong
+    assert "It is a cache." in wrong
+    assert "bare-except" not in wrong
+    assert "What I got wrong: none" in bot.run("wrong", "--repo", "o/other")
+
+    # A reviewer may change their mind: the last word stands.
+    bot.run(*here, "--comment", number, "--accept", "--reason", "Good catch after all.", script=REVIEWER)
+    assert "1 new verdict on 3 comments" in bot.run("sync", *here)
+    verdicts = bot.rows("SELECT verdict, evaluator, rationale, payload ->> 'sign' AS sign FROM agent_evals ORDER BY id")
+    assert [tuple(row.values()) for row in verdicts] == [
+        ("bad", "human", "It is a cache.", "reply"),
+        ("good", "human", "Good catch after all.", "reply"),
+    ]
+    assert "What I got wrong: none" in bot.run("wrong", "--repo", "o/r")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
+        (("review",), 2, "--local PATH"),
+        (("review", "--pr", "7"), 2, "--repo owner/name"),
+        (("review", "--pr", "7", "--local", "{repo}"), 2, "--local PATH"),
+        (("review", "--pr", "7", "--repo", "o/r"), 4, "GITHUB_TOKEN is not set"),
         (("review", "--local", "/nowhere"), 4, "/nowhere is not a directory"),
         (("review", "--local", "{tmp}"), 4, "is not a git working copy"),
         (("review", "--local", "{repo}", "--last", "0"), 2, "--last"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from review_bot_parts import forge as forge_module
-from review_bot_parts.diff import hunks
-from review_bot_parts.forge import ForgeError, LocalForge
+from review_bot_parts import diff as diff_module
+from review_bot_parts.diff import hunks, notes_of
+from review_bot_parts.forge import ForgeError, Opinion
+from review_bot_parts.local_forge import LocalForge
 from review_bot_parts.repository import Repository
 
 
@@ -40,9 +42,9 @@ def forge(repository: Path, tmp_path: Path) -> LocalForge:
 
 
 def post(forge: LocalForge, pr: int = 1, line: int = 1, body: str = "[rule] words", **changed: str) -> str:
-    (hunk,) = hunks(forge.diff("o/r", pr))
+    (hunk,) = hunks(asyncio.run(forge.diff("o/r", pr)))
     place = {"path": hunk.path, "hunk_hash": hunk.hash} | changed
-    return forge.post_review_comment("o/r", pr, line=line, body=body, **place).url
+    return asyncio.run(forge.post_review_comment("o/r", pr, line=line, body=body, **place)).url
 
 
 def test_a_commit_keeps_the_number_it_was_given(forge: LocalForge, repository: Path) -> None:
@@ -79,10 +81,32 @@ def test_a_comment_beside_the_diff_is_refused_in_a_sentence(
     assert forge.comments() == []
 
 
+def test_what_reviewers_say_of_a_comment_is_kept(forge: LocalForge) -> None:
+    post(forge)
+    post(forge, body="[rule] other words")
+    said = Opinion("bad", "we do this on purpose", "reply", "ann")
+    forge.judge(2, said)
+    assert forge.judged() == {2: said}
+    assert asyncio.run(forge.opinions(1, [1, 2])) == {2: said}
+    assert asyncio.run(forge.opinions(1, [1])) == {}
+    with pytest.raises(ForgeError, match="no comment 3; it has 2"):
+        forge.judge(3, said)
+
+
+def test_a_file_of_before_opinions_were_kept_still_reads(forge: LocalForge) -> None:
+    post(forge)
+    state = json.loads(forge.store.read_text())
+    del state["opinions"]
+    forge.store.write_text(json.dumps(state))
+    assert forge.judged() == {}
+    forge.judge(1, Opinion("good", "resolved", "resolved"))
+    assert forge.judged()[1].verdict == "good"
+
+
 def test_an_unknown_pull_request_is_said(forge: LocalForge) -> None:
     for repo, number in (("o/r", 99), ("o/other", 1)):
         with pytest.raises(ForgeError, match=f"no pull request {repo}#{number}"):
-            forge.diff(repo, number)
+            asyncio.run(forge.diff(repo, number))
 
 
 def test_files_that_make_a_diff_too_long_are_left_out_and_named(
@@ -93,9 +117,9 @@ def test_files_that_make_a_diff_too_long_are_left_out_and_named(
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "-m", "big")
     (pull,) = forge.open_pull_requests(forge.repository.last_commits(1))
-    monkeypatch.setattr(forge_module, "MAX_DIFF_LINES", 100)
-    diff = forge.diff("o/r", pull.number)
-    assert diff.startswith("Left out, too long: big list.txt (506 lines)\n")
+    monkeypatch.setattr(diff_module, "MAX_DIFF_LINES", 100)
+    diff = asyncio.run(forge.diff("o/r", pull.number))
+    assert notes_of(diff) == ["big list.txt, too long (506 lines)"]
     assert [hunk.path for hunk in hunks(diff)] == ["small.py"]
 
 

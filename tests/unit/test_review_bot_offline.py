@@ -26,6 +26,7 @@ Handler = Callable[[dict[str, Any]], str]
 def converse(handlers: dict[str, Handler], task: str = TASK) -> tuple[str, list[et.ToolCall]]:
     """Run the reviewer against these tools: what it said last, and all its calls."""
     reviewer = OfflineReviewer()
+    handlers = {"past_reviews": nothing_learned} | handlers
     messages: list[Any] = [et.UserMessage(task)]
     calls: list[et.ToolCall] = []
     for _ in range(6):
@@ -53,6 +54,10 @@ def posted(args: dict[str, Any]) -> str:
     return json.dumps({"url": "u"})
 
 
+def nothing_learned(args: dict[str, Any]) -> str:
+    return json.dumps({"survived": [], "dismissed": []})
+
+
 def refuse(args: dict[str, Any]) -> str:
     raise RuntimeError("Rate budget spent; wait 9 s.")
 
@@ -64,14 +69,17 @@ def test_it_fetches_asks_and_posts() -> None:
     assert [call.name for call in calls] == [
         "fetch_pr_diff",
         *["prior_findings"] * 2,
+        *["past_reviews"] * 2,
         *["post_review_comment"] * 3,
     ]
     assert len({call.id for call in calls}) == len(calls)
     assert calls[0].args == {"repo": "o/r", "pr": 7}
     assert calls[1].args == {"repo": "o/r", "hunk_hash": FIRST.hash}
-    assert isinstance(calls[5].args, dict)
-    assert calls[5].args.pop("body").startswith("[leftover-debugger] `breakpoint()`: ")
-    assert calls[5].args == {"repo": "o/r", "pr": 7, "path": "a.py", "line": 23, "hunk_hash": SECOND.hash}
+    assert isinstance(calls[3].args, dict)
+    assert calls[3].args["about"].startswith("[none-comparison] ")
+    assert isinstance(calls[7].args, dict)
+    assert calls[7].args.pop("body").startswith("[leftover-debugger] `breakpoint()`: ")
+    assert calls[7].args == {"repo": "o/r", "pr": 7, "path": "a.py", "line": 23, "hunk_hash": SECOND.hash}
     assert text == "3 new, 0 said before."
 
 
@@ -83,7 +91,7 @@ def test_it_does_not_say_again_what_was_said_however_it_was_worded() -> None:
     text, calls = converse(
         {"fetch_pr_diff": lambda args: DIFF, "prior_findings": priors, "post_review_comment": posted}
     )
-    assert [call.args["line"] for call in calls[3:] if isinstance(call.args, dict)] == [3, 23]
+    assert [call.args["line"] for call in calls[5:] if isinstance(call.args, dict)] == [3, 23]
     assert text == "2 new, 1 said before."
 
 
@@ -96,6 +104,40 @@ def test_it_stays_silent_where_it_cannot_look_up_what_was_said() -> None:
     )
     assert [call.name for call in calls].count("post_review_comment") == 1
     assert text == "1 new, 0 said before, 2 left for the next review: Rate budget spent; wait 9 s."
+
+
+def test_it_keeps_to_itself_what_reviewers_dismissed_and_takes_their_wording() -> None:
+    def reviews(args: dict[str, Any]) -> str:
+        if args["about"].startswith("[none-comparison]"):
+            survived = [{"body": "[none-comparison] `a == None`: say `is None`, as we all do.", "verdict": "good"}]
+            dismissed = [{"body": "[none-comparison] `z = y != None`: anything", "times": 1, "reason": "numpy"}]
+        else:
+            survived, dismissed = [], [{"body": "[leftover-debugger] `x`: y", "times": 3, "reason": "meant"}]
+        return json.dumps({"survived": survived, "dismissed": dismissed})
+
+    text, calls = converse(
+        {
+            "fetch_pr_diff": lambda args: DIFF,
+            "prior_findings": no_priors,
+            "past_reviews": reviews,
+            "post_review_comment": posted,
+        }
+    )
+    bodies = [call.args["body"] for call in calls if call.name == "post_review_comment" and isinstance(call.args, dict)]
+    assert bodies == ["[none-comparison] `x = y == None`: say `is None`, as we all do."]
+    assert text == "1 new, 0 said before, 2 unsaid because reviewers dismissed the like."
+
+
+def test_it_reviews_on_where_past_reviews_cannot_be_looked_up() -> None:
+    text, _ = converse(
+        {
+            "fetch_pr_diff": lambda args: DIFF,
+            "prior_findings": no_priors,
+            "past_reviews": refuse,
+            "post_review_comment": posted,
+        }
+    )
+    assert text == "3 new, 0 said before."
 
 
 def test_it_says_what_could_not_be_posted() -> None:
