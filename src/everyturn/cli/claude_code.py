@@ -234,22 +234,9 @@ def _masking(patterns: list[str] | None) -> Any:
     if not patterns:
         return None
     try:
-        compiled = [re.compile(pattern) for pattern in patterns]
+        return [re.compile(pattern) for pattern in patterns]
     except re.error as error:
         raise InvalidValue(f"--redact {error.pattern!r} is not a regular expression: {error}.") from None
-
-    def masked(value: Any) -> Any:
-        if isinstance(value, str):
-            for pattern in compiled:
-                value = pattern.sub("[redacted]", value)
-            return value
-        if isinstance(value, dict):
-            return {masked(key): masked(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [masked(inner) for inner in value]
-        return value
-
-    return masked
 
 
 def _report(out: Output, reports: list[FileReport], json: bool) -> None:
