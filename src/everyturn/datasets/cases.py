@@ -73,7 +73,7 @@ class Cases:
             context=context,
             reference=reference,
             tags=tags,
-            source=source or ("handcrafted" if prompt is not None else "production"),
+            source=("handcrafted" if prompt is not None else "production") if source is None else source,
             captured_by=captured_by,
             on_duplicate=on_duplicate,
         )
@@ -131,6 +131,8 @@ class Cases:
         """Store what `capture` has drafted, and look for what is like it."""
         if on_duplicate not in ("store", "skip"):
             raise InvalidValue(f"on_duplicate={on_duplicate!r} is not one of store, skip.")
+        if context is not None and not isinstance(context, Mapping):
+            raise InvalidValue(f"The context of a case is a JSON object; got a {type(context).__name__}.")
         record = self.record(
             prompt=draft.prompt,
             context={**draft.context, **dict(context or {})},

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from everyturn.names import as_uuid
 
-from .sides import label
+from .sides import label, sides
 from .statistics import majority, pass_all, wilson
 from .values import Dataset
 
@@ -74,14 +74,21 @@ async def report(
 
     Raises nothing where there are no runs: the list is empty then.
     """
-    rows = await db.query(
-        "pass_rate",
-        name=dataset.name,
-        version=dataset.version,
-        replay=None if replay is None else as_uuid(replay, "replay id"),
-        model=model,
-        prompt_rev=prompt_rev,
-    )
+    narrowed = {"name": dataset.name, "version": dataset.version, "model": model, "prompt_rev": prompt_rev}
+    if replay is not None:
+        rows = await db.query("pass_rate", replay=as_uuid(replay, "replay id"), **narrowed)
+    else:
+        # One at a time where there is a replay: of a constant id a million runs are added up in parallel.
+        rows = []
+        by_hand = False
+        for side in await sides(db, dataset):
+            if side.replay_id is None:
+                by_hand = True
+            else:
+                rows += await db.query("pass_rate", replay=side.replay_id, **narrowed)
+        if by_hand:
+            rows += [row for row in await db.query("pass_rate", **narrowed) if row["replay_id"] is None]
+        rows.sort(key=lambda row: (-row["pass_rate"], row["model"], row["prompt_rev"]))
     return [await _line(db, dataset, row, rows) for row in rows]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from everyturn import jsonable
 from everyturn.errors import InvalidValue
 from everyturn.names import as_uuid
 
@@ -44,6 +45,8 @@ def json_rows(data: io.BufferedReader, start: int) -> Iterator[tuple[int, Any]]:
             continue
         try:
             yield number, json.loads(text)
+        except json.JSONDecodeError as error:
+            yield number, WrongRow(f"is not JSON: {error.msg} at character {error.pos + 1}")
         except (ValueError, RecursionError) as error:
             yield number, WrongRow(f"is not JSON: {error}")
 
@@ -98,6 +101,9 @@ def _fields(row: Any) -> dict[str, Any]:
         raise WrongRow(f"is a JSON {type(row).__name__}, not an object")
     fields: dict[str, Any] = {}
     context: dict[str, Any] = {}
+    if "content_hash" in row and isinstance(row.get("context"), Mapping):
+        # A line that was exported: bytes and the like in it are written as they are stored.
+        row = {**row, "context": jsonable.loads(row["context"])}
     for key, value in _without_nan(row).items():
         name = _ALIASES.get(str(key).lower(), str(key))
         if value is None or name in _IGNORED:

@@ -8,7 +8,8 @@ SELECT t.trial, c.id, c.source, c.prompt, c.context, c.reference, c.tags, c.capt
        r.judge_cost_usd
   FROM eval_replay p
  CROSS JOIN LATERAL unnest(p.case_ids[:'first'::int : :'last'::int]) WITH ORDINALITY AS m (id, place)
-  JOIN eval_case c ON c.id = m.id
+ -- One look-up for each case of the part, however the planner guesses its size.
+ CROSS JOIN LATERAL (SELECT k.* FROM eval_case k WHERE k.id = m.id OFFSET 0) AS c
  CROSS JOIN LATERAL generate_series(1, p.trials) AS t (trial)
   LEFT JOIN eval_run r ON r.replay_id = p.id AND r.case_id = m.id AND r.trial = t.trial
  WHERE p.id = :'id'::uuid
