@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -171,7 +172,11 @@ class Run(RunLog):
 
     async def drive(self) -> RunResult:
         """Ask the model and run its tools until it has nothing more to call."""
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
         while True:
+            if task is not None and task.cancelling() > cancelled:
+                raise asyncio.CancelledError  # a handler, or the model, has swallowed it
             answer = await generate(self, self._messages)
             self._asked += 1
             if not await self._store_answer(answer):

@@ -49,7 +49,8 @@ class ScriptedModel:
         self.requests.append(
             ModelRequest(list(request.messages), request.tools, request.instructions, request.settings)
         )
-        check_messages(request.messages)
+        if request.messages:
+            check_messages(request.messages)
         if position >= len(self.steps):
             raise ModelError(f"The script of {self.name} has {len(self.steps)} answers and was asked for one more.")
         step: Any = self.steps[position]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -294,3 +295,92 @@ async def test_a_keyboard_interrupt_inside_a_handler_is_the_runs(everyturn_url: 
         await asyncio.to_thread(asyncio.run, main())
     async with et.connect(everyturn_url, embedder=False) as db:
         assert await assert_whole(db, conversation) == "error"
+
+
+async def test_cancelling_a_run_cancels_the_agents_inside_it(everyturn_db: et.Database) -> None:
+    entered = asyncio.Event()
+
+    async def think(request: et.ModelRequest) -> str:
+        entered.set()
+        await asyncio.sleep(30)
+        return "too late"
+
+    child = et.Agent(everyturn_db, "child", model=think)
+    for count in (1, 2):
+        entered.clear()
+        asked = [call(f"c{n}", "child", input="?") for n in range(count)]
+        parent = et.Agent(
+            everyturn_db,
+            "parent",
+            tools=[child.as_tool()],
+            model=lambda request, asked=asked: et.ModelTurn(tool_calls=asked),
+        )
+        conversation = uuid4()
+        task = asyncio.create_task(parent.run("go", conversation))
+        await entered.wait()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait({task})
+        assert await assert_whole(everyturn_db, conversation) == "error"
+        rows = await everyturn_db.fetch(
+            "SELECT conversation FROM agent_turns WHERE agent = 'child' AND kind = 'user' ORDER BY seq DESC LIMIT %s",
+            (count,),
+        )
+        for row in rows:
+            turns = await everyturn_db.turns.load(row["conversation"])
+            assert [turn.kind for turn in turns] == ["user", "error"]
+            assert turns[-1].payload["stage"] == "cancelled"
+
+
+async def test_a_handler_that_swallows_the_cancellation_does_not_keep_the_run_alive(everyturn_db: et.Database) -> None:
+    entered = asyncio.Event()
+    asked = 0
+
+    @et.tool
+    async def stubborn() -> str:
+        entered.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+        return "never mind"
+
+    def ask(request: et.ModelRequest) -> et.ModelTurn:
+        nonlocal asked
+        asked += 1
+        return et.ModelTurn(tool_calls=[call("c", "stubborn")])
+
+    conversation = uuid4()
+    task = asyncio.create_task(et.Agent(everyturn_db, "a", tools=[stubborn], model=ask).run("go", conversation))
+    await entered.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert asked == 1
+    assert await assert_whole(everyturn_db, conversation) == "error"
+    turns = await everyturn_db.turns.load(conversation)
+    assert [turn.kind for turn in turns] == ["user", "model", "tool_call", "tool_result", "error"]
+
+
+async def test_a_time_limit_around_a_run_or_inside_a_handler(everyturn_db: et.Database) -> None:
+    @et.tool
+    async def limited() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            return "in time"
+        return "never"
+
+    def ask(request: et.ModelRequest) -> et.ModelTurn:
+        if isinstance(request.messages[-1], et.ToolMessage):
+            return et.ModelTurn(text=request.messages[-1].content)
+        return et.ModelTurn(tool_calls=[call("c", "limited")])
+
+    bot = et.Agent(everyturn_db, "a", tools=[limited], model=ask)
+    assert (await bot.run("go")).output == "in time"
+    conversation = uuid4()
+    slow = et.Agent(
+        everyturn_db, "a", tools=[nap], model=lambda r: et.ModelTurn(tool_calls=[call("c", "nap", seconds=9)])
+    )
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(slow.run("go", conversation), 0.1)
+    assert await assert_whole(everyturn_db, conversation) == "error"
