@@ -220,6 +220,23 @@ async def test_erasure_reaches_memories_that_quote_it(db: et.Database) -> None:
     assert [(one.removed, one.written) for one in await memory.rebuild()] == [(0, 0)] * 3
 
 
+async def test_retention_keeps_what_memory_is_made_of(db: et.Database) -> None:
+    await fill(db)
+    expired = await db.memory.expire()
+    assert {kind: gone.count for kind, gone in expired.items()} == {"episodic": 0, "semantic": 1, "procedural": 0}
+    before = await tables(db)
+    for _ in range(3):
+        await db.execute("DELETE FROM agent_turns t WHERE NOT everyturn_memory_needs(t.id, t.seq, t.payload)")
+        assert [(one.removed, one.written) for one in await db.memory.rebuild()] == [(0, 0)] * 3
+    assert await tables(db) == before
+    left = await db.fetch("SELECT payload ->> 'text' AS text FROM agent_turns")
+    assert "expired" not in [turn["text"] for turn in left]
+    for table in TABLES:
+        await db.execute(f"DELETE FROM {table}")  # noqa: S608
+    await db.execute("DELETE FROM agent_turns t WHERE NOT everyturn_memory_needs(t.id, t.seq, t.payload)")
+    assert await db.fetch("SELECT 1 FROM agent_turns WHERE payload ->> 'toolName' <> 'memory.forget'") == []
+
+
 async def test_tools_named_like_memory_are_not_memory(everyturn_db: et.Database) -> None:
     await everyturn_db.turns.append(
         uuid4(), "a", "tool_result", {"toolName": "memory.remember", "toolCallId": "1", "kind": "semantic", "id": "x"}

@@ -16,7 +16,7 @@ from everyturn.names import as_uuid, check_name
 
 from . import forgetting, rebuilding, remembering, superseding
 from .filters import as_text, id_list, moment, row_filters, scope_name
-from .values import All, Forgotten, Hit, Kind, Rebuilt, Remembered, check_kind, hit
+from .values import KINDS, All, Forgotten, Hit, Kind, Rebuilt, Remembered, check_kind, hit
 from .writing import UNSET, Binding
 
 if TYPE_CHECKING:
@@ -245,6 +245,24 @@ class Memory:
         return await forgetting.forget(
             self._database, self._binding, kind, params, from_log=from_log, progress=progress
         )
+
+    async def expire(self, *, progress: Callable[[int], object] | None = None) -> dict[Kind, Forgotten]:
+        """Forget what has expired, in every scope: recall does not return it, but until then it takes its place."""
+        done: dict[Kind, Forgotten] = {}
+        for kind in KINDS:
+            filters = row_filters(
+                scope=None,
+                agent=None,
+                subjects=None,
+                attributes=None,
+                since=None,
+                until=None,
+                procedural=kind == "procedural",
+            ) | {"ids": None, "expired": True}
+            done[kind] = await forgetting.forget(
+                self._database, self._binding, kind, filters, from_log=False, progress=progress
+            )
+        return done
 
     async def rebuild(
         self,

@@ -74,14 +74,18 @@ async def _batch(
 ) -> list[dict[str, Any]]:
     turn = uuid7()
     agent = filters.get("agent")
-    params = filters | {
-        "after": after,
-        "batch": size,
-        "turn": turn,
-        "conversation": binding.log(agent),
-        "writer": binding.writer(agent),
-        "run_id": binding.run_id,
-    }
+    params = (
+        {"expired": False}
+        | filters
+        | {
+            "after": after,
+            "batch": size,
+            "turn": turn,
+            "conversation": binding.log(agent),
+            "writer": binding.writer(agent),
+            "run_id": binding.run_id,
+        }
+    )
     rows = await once(database, f"memory_forget_{kind}", params, turn)
     if not rows:  # nothing matched, or the answer was lost with its connection
         listed = await database.fetch("SELECT payload -> 'ids' AS ids FROM agent_turns WHERE id = %s", (turn,))

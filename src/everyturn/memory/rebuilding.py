@@ -30,7 +30,7 @@ async def rebuild(
                 "LOCK TABLE agent_episodic, agent_semantic, agent_procedural IN SHARE ROW EXCLUSIVE MODE"
             )
             for kind in KINDS:
-                done.append(await _table(database, kind, agent, scope))  # type: ignore[arg-type]
+                done.append(await _table(database, kind, agent, scope))
                 if progress is not None:
                     progress(done[-1])
     except psycopg.Error as error:

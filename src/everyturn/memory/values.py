@@ -11,7 +11,7 @@ from uuid import UUID
 from everyturn.errors import InvalidValue
 
 Kind = Literal["episodic", "semantic", "procedural"]
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class All:

@@ -286,6 +286,32 @@ AS $$
 $$;
 
 
+-- Whether a turn must outlive retention, because memory could not be made again without it: it holds a memory that
+-- still exists, it closed a fact that still exists, or it records that a memory went whose turns are still there.
+CREATE FUNCTION everyturn_memory_needs(turn_id uuid, turn_seq bigint, turn_payload jsonb) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT CASE
+        WHEN turn_payload ? 'toolCallId' THEN false
+        WHEN turn_payload ->> 'toolName' IN ('memory.remember', 'memory.supersede') THEN
+            EXISTS (SELECT FROM agent_episodic e WHERE e.source_turn = turn_id)
+            OR EXISTS (SELECT FROM agent_semantic s WHERE s.source_turn = turn_id)
+            OR EXISTS (SELECT FROM agent_procedural p WHERE p.source_turn = turn_id)
+            OR EXISTS (SELECT FROM agent_semantic s WHERE s.id = (turn_payload ->> 'supersedes')::uuid)
+        WHEN turn_payload ->> 'toolName' = 'memory.forget' THEN
+            EXISTS (
+                SELECT FROM agent_turns t
+                 WHERE t.payload ->> 'toolName' IN ('memory.remember', 'memory.supersede')
+                   AND t.seq < turn_seq
+                   AND turn_payload -> 'ids' ? (t.payload ->> 'id'))
+        ELSE false
+    END
+$$;
+
+COMMENT ON FUNCTION everyturn_memory_needs(uuid, bigint, jsonb) IS
+    'Whether retention must keep this turn, because memory could not be made again without it';
+
+
 -- 4. Erasure: texts are taken out of turns, literally, wherever they are quoted; the vectors made of them are dropped.
 
 CREATE FUNCTION everyturn_without(value jsonb, quotes text[], mask text) RETURNS jsonb

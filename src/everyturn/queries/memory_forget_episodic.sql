@@ -2,6 +2,7 @@
 --
 -- ids, scope, agent, subjects, has, path, exactly, present, absent, since, until   may be NULL, as in
 --   recall_episodic.sql
+-- expired true: only what has expired
 -- after   the greatest id of the batch before; NULL for the first
 -- turn, conversation, writer, run_id   of the turn that is logged
 
@@ -21,6 +22,7 @@ WITH chosen AS MATERIALIZED (
                 WHERE m.attributes -> wanted.key IS DISTINCT FROM wanted.value))
        AND (:'since'::timestamptz IS NULL OR m.occurred_at >= :'since'::timestamptz)
        AND (:'until'::timestamptz IS NULL OR m.occurred_at < :'until'::timestamptz)
+       AND (NOT :'expired'::boolean OR m.expires_at <= now())
        AND (:'after'::uuid IS NULL OR m.id > :'after'::uuid)
      ORDER BY m.id
      LIMIT :'batch'::bigint

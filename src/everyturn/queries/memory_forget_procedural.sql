@@ -1,6 +1,7 @@
 -- Forget values: delete up to `batch` of them, and log which.
 --
 -- ids, scope, agent, subjects, since, until   as in recall_procedural.sql
+-- expired true: only what has expired
 -- after   the greatest id of the batch before; NULL for the first
 -- turn, conversation, writer, run_id   of the turn that is logged
 
@@ -13,6 +14,7 @@ WITH chosen AS MATERIALIZED (
        AND (:'subjects'::text[] IS NULL OR array_append(m.subjects, m.cache_key) @> :'subjects'::text[])
        AND (:'since'::timestamptz IS NULL OR m.updated_at >= :'since'::timestamptz)
        AND (:'until'::timestamptz IS NULL OR m.updated_at < :'until'::timestamptz)
+       AND (NOT :'expired'::boolean OR m.expires_at <= now())
        AND (:'after'::uuid IS NULL OR m.id > :'after'::uuid)
      ORDER BY m.id
      LIMIT :'batch'::bigint

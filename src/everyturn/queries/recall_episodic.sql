@@ -65,7 +65,8 @@ named AS MATERIALIZED (
 owed AS MATERIALIZED (
     SELECT l.id
       FROM live l,
-           LATERAL (SELECT sum(t.word + t.identifier) AS share FROM terms t WHERE l.tsv @@ t.term) AS found
+           LATERAL (SELECT l.tsv || '' AS tsv OFFSET 0) AS held,
+           LATERAL (SELECT sum(t.word + t.identifier) AS share FROM terms t WHERE held.tsv @@ t.term) AS found
      WHERE nullif(:'vector'::text, '') IS NOT NULL
        AND (l.embedded_by IS NULL OR l.embedded_by < :'embedded_by'::text OR l.embedded_by > :'embedded_by'::text)
        AND l.tsv @@ everyturn_tsquery(:'text'::text)
@@ -75,8 +76,9 @@ owed AS MATERIALIZED (
 -- Words alone: the rows that hold one of the rarer ones, and what each holds of them all.
 matched AS MATERIALIZED (
     SELECT l.id, l.occurred_at, t.lexeme, t.identifier
-      FROM live l
-      JOIN terms t ON l.tsv @@ t.term
+      FROM live l,
+           LATERAL (SELECT l.tsv || '' AS tsv OFFSET 0) AS held
+      JOIN terms t ON held.tsv @@ t.term
      WHERE nullif(:'vector'::text, '') IS NULL
        AND l.tsv @@ (SELECT everyturn_rarer_terms(:'text'::text, 'agent_episodic'))
 ),
@@ -117,11 +119,13 @@ weighed AS MATERIALIZED (
       FROM (SELECT id FROM near UNION SELECT id FROM nearest UNION SELECT id FROM named
             UNION SELECT id FROM owed UNION SELECT id FROM worded UNION SELECT id FROM newest) AS candidate
       JOIN agent_episodic m USING (id)
+     -- Fetched once, however many lexemes it is asked for: `||` makes a copy in memory.
+     CROSS JOIN LATERAL (SELECT m.tsv || '' AS tsv OFFSET 0) AS held
      CROSS JOIN LATERAL (
            SELECT coalesce(sum(w.word), 0) AS word, coalesce(sum(w.identifier), 0) AS identifier,
                   array_agg(w.lexeme ORDER BY w.identifier DESC, w.word DESC, w.lexeme) AS matched
              FROM weights w
-            WHERE m.tsv @@ w.term
+            WHERE held.tsv @@ w.term
            ) AS lexical
 ),
 ranked AS (
