@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import QueryNotFound as QueryNotFound
     from .errors import RateBudgetExceeded as RateBudgetExceeded
+    from .errors import RunNotFound as RunNotFound
+    from .errors import StreamBroken as StreamBroken
     from .errors import ToolArgumentsError as ToolArgumentsError
     from .errors import ToolDefinitionError as ToolDefinitionError
     from .errors import TurnNotFound as TurnNotFound
@@ -87,7 +89,8 @@ _MODULES = {
     "embed": "Embedder",
     "errors": "ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound EmbedderError "
     "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MemoryNotFound MigrationError "
-    "ModelError QueryNotFound RateBudgetExceeded ToolArgumentsError ToolDefinitionError TurnNotFound",
+    "ModelError QueryNotFound RateBudgetExceeded RunNotFound StreamBroken ToolArgumentsError "
+    "ToolDefinitionError TurnNotFound",
     "evals": "Eval",
     "evaluators": "Evaluated Evaluator Verdict evaluator",
     "events": "EventRecord EventStore",
