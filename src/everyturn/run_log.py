@@ -15,7 +15,7 @@ from .blocks import open_calls
 from .errors import EmbedderError
 from .events import record_of
 from .history import INTERRUPTED
-from .hooks import call_hook
+from .hooks import call_hook, calling_agent
 from .ids import uuid7
 from .messages import ToolCall
 from .redaction import Redaction
@@ -210,6 +210,10 @@ class RunLog:
 
     async def hook(self, function: Callable[[Any], Any], value: Any) -> None:
         """Call a hook; one that fails becomes an error turn, which fires no hook."""
-        error = await call_hook(function, value, self.agent.hook_timeout)
+        token = calling_agent.set(self.agent)
+        try:
+            error = await call_hook(function, value, self.agent.hook_timeout)
+        finally:
+            calling_agent.reset(token)
         if error is not None:
             await self.append([self.turn("error", payloads.error(error, "hook", self.run_id))])
