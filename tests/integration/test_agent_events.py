@@ -21,7 +21,7 @@ FIXTURE = Path(__file__).parent.parent / "fixtures" / "anvia-events.jsonl"
 
 # Keys of each type, as programs in other languages read them.
 KEYS = {
-    "turn_start": {"type", "turn", "prompt", "history"},
+    "turn_start": {"type", "turn", "prompt", "history", "conversation"},
     "generation_start": {"type", "turn", "request", "modelInfo"},
     "text_delta": {"type", "turn", "delta"},
     "reasoning_delta": {"type", "turn", "delta"},
