@@ -12,7 +12,6 @@ import logging
 import os
 import weakref
 from collections.abc import AsyncIterator, Callable
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,9 @@ import psycopg
 from . import jsonable, migrate, transactions
 from .connecting import Connecting
 from .connection import Connection, Opener, Preparing, unreachable, without_password
-from .database_errors import connection_lost, translate
+from .database_errors import translate
 from .errors import DatabaseUnavailable
+from .managers import Managers
 from .redaction import Redact, Redaction
 from .resources import Resources
 from .session import Session
@@ -32,20 +32,13 @@ from .target import session_url as session_url_given
 from .writer import Writer
 
 if TYPE_CHECKING:
-    from .datasets.cases import Cases
-    from .datasets.publish import Datasets
     from .embed import Embedder
     from .embedded import Server
-    from .evals import Evals
-    from .events import Events
-    from .memory import Memory
-    from .tool_registry import ToolRegistry
-    from .turns import Turns
 
 logger = logging.getLogger("everyturn")
 
 
-class Database(Statements):
+class Database(Managers, Statements):
     """One Postgres database that holds the contract. Made by `connect`."""
 
     __blocking_face__ = True
@@ -74,55 +67,6 @@ class Database(Statements):
         self._inherited: list[Resources] = []
         self._closed = False
 
-    @cached_property
-    def turns(self) -> Turns:
-        """The conversation log."""
-        from .turns import Turns
-
-        return Turns(self)
-
-    @cached_property
-    def tools(self) -> ToolRegistry:
-        """The tool registry."""
-        from .tool_registry import ToolRegistry
-
-        return ToolRegistry(self)
-
-    @cached_property
-    def memory(self) -> Memory:
-        """What agents remember."""
-        from .memory import Memory
-
-        return Memory(self)
-
-    @cached_property
-    def evals(self) -> Evals:
-        """The verdicts."""
-        from .evals import Evals
-
-        return Evals(self)
-
-    @cached_property
-    def cases(self) -> Cases:
-        """The eval cases."""
-        from .datasets.cases import Cases
-
-        return Cases(self)
-
-    @cached_property
-    def datasets(self) -> Datasets:
-        """The eval datasets, and what replays of them found."""
-        from .datasets.publish import Datasets
-
-        return Datasets(self)
-
-    @cached_property
-    def events(self) -> Events:
-        """The stream events."""
-        from .events import Events
-
-        return Events(self)
-
     def __repr__(self) -> str:
         return f"<everyturn.Database {without_password(self.url)}>"
 
@@ -130,6 +74,11 @@ class Database(Statements):
     def embedder(self) -> Embedder | None:
         """What makes the vectors; None when there is none, and rows are then found by their words only."""
         return self.vectors.embedder
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def _here(self) -> Resources:
         if self._closed:
@@ -193,18 +142,13 @@ class Database(Statements):
         outer = transactions.current(self)
         async with contextlib.AsyncExitStack() as stack:
             if outer is None:
-                conn = await stack.enter_async_context(self.own_connection())
+                conn = await stack.enter_async_context(self._here().transaction())
             else:
                 await stack.enter_async_context(outer.nesting)
                 conn = outer.conn
-            try:
-                async with conn.transaction():
-                    with transactions.entered(self, conn):
-                        yield conn
-            except psycopg.Error as error:
-                if connection_lost(error, conn):
-                    raise translate(error) from error
-                raise
+                await stack.enter_async_context(conn.transaction())
+            with transactions.entered(self, conn):
+                yield conn
 
     def encode(self, value: Any, *, lenient: bool = False) -> str:
         """A value as the JSON text that is stored: redacted, then cleaned (see `everyturn.jsonable`)."""

@@ -18,6 +18,11 @@ def connection_lost(error: psycopg.Error, conn: psycopg.AsyncConnection[object] 
     return state in _GOING_AWAY or state.startswith("08")
 
 
+def turned_away(error: psycopg.Error) -> bool:
+    """Whether the server said that it ends the connection; the statement it says this of has had no effect."""
+    return error.sqlstate in _GOING_AWAY
+
+
 def translate(error: psycopg.Error) -> EveryturnError:
     """The everyturn error for a refused statement, with the original as its cause."""
     state = error.sqlstate or ""

@@ -12,6 +12,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from .connection import Connection, Opener, Preparing, configure, quiet, unreachable
+from .database_errors import connection_lost, translate
 from .errors import DatabaseUnavailable
 from .session import Session, stop_preparing
 from .writer import Writer
@@ -41,7 +42,6 @@ class Resources:
             min_size=0,
             max_size=_POOL_SIZE,
             open=False,
-            check=_check,
             timeout=_PATIENCE,
             name="everyturn",
         )
@@ -62,17 +62,57 @@ class Resources:
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._pool.open())
         await asyncio.shield(self._opening)
-        try:
-            conn = await self._pool.getconn()
-        except PoolClosed as error:
-            raise DatabaseUnavailable("This database was closed; open it again with et.connect().") from error
-        except PoolTimeout as error:
-            await self._explain(error)
+        conn = await self._living()
         try:
             yield conn
         finally:
             # A caller that is cancelled here must not take the connection along.
             await asyncio.shield(asyncio.ensure_future(self._pool.putconn(conn)))
+
+    async def _living(self) -> Connection:
+        """A connection that is open as far as it says; those the server has ended are given up.
+
+        The pool's own check would wait a second before it looks at the next one.
+        """
+        while True:
+            try:
+                conn = await self._pool.getconn()
+            except PoolClosed as error:
+                raise DatabaseUnavailable("This database was closed; open it again with et.connect().") from error
+            except PoolTimeout as error:
+                await self._explain(error)
+            if quiet(conn):
+                return conn
+            try:
+                # A round trip only where something arrived on the idle connection.
+                await conn.execute("SELECT 1", prepare=False)
+                return conn
+            except psycopg.Error:
+                conn.pgconn.finish()
+                await self._pool.putconn(conn)
+            except BaseException:
+                await asyncio.shield(asyncio.ensure_future(self._pool.putconn(conn)))
+                raise
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection on which a transaction has begun; one that turns out to be gone is exchanged.
+
+        Raises DatabaseUnavailable when the connection is lost later.
+        """
+        for attempt in range(3):
+            async with self.connection() as conn:
+                begun = False
+                try:
+                    async with conn.transaction():
+                        begun = True
+                        yield conn
+                    return
+                except psycopg.Error as error:
+                    if not connection_lost(error, conn):
+                        raise
+                    if begun or attempt == 2:
+                        raise translate(error) from error
 
     async def _explain(self, error: PoolTimeout) -> NoReturn:
         """Say why no connection was to be had: the server is away, or all connections are in use."""
@@ -112,9 +152,3 @@ class Resources:
         self.lock_session.abandon()
         for conn in list(self._pool._pool):
             conn.pgconn.finish()
-
-
-async def _check(conn: Connection) -> None:
-    # A round trip only where something arrived on the idle connection.
-    if not quiet(conn):
-        await AsyncConnectionPool.check_connection(conn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -11,9 +12,13 @@ import psycopg
 
 from . import sqlfiles
 from .connection import Connection, Preparing, Row
-from .database_errors import connection_lost, translate
+from .database_errors import connection_lost, translate, turned_away
 from .errors import InvalidValue
 from .session import execute
+
+_ATTEMPTS = 3
+# A connection that was ended while it was idle says so at once; a statement that an operator ended is not run again.
+_AT_ONCE = 0.5
 
 
 class Statements(ABC):
@@ -36,17 +41,13 @@ class Statements(ABC):
         Without params a percent sign is an ordinary character. Errors of the statement are psycopg's own;
         raises DatabaseUnavailable when the connection is lost.
         """
-        return await self._run(sql, params, prepare=None)
+        rows, _ = await self._run(sql, params, prepare=None)
+        return rows
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> int:
         """Run any SQL and return the number of rows it touched."""
-        async with self.connection() as conn:
-            try:
-                return (await self._execute(conn, sql, params, None)).rowcount
-            except psycopg.Error as error:
-                if connection_lost(error, conn):
-                    raise translate(error) from error
-                raise
+        _, touched = await self._run(sql, params, prepare=None)
+        return touched
 
     async def query(self, name: str, /, **params: Any) -> list[Row]:
         """Run a named query (queries/NAME.sql); a parameter that is left out is NULL.
@@ -61,7 +62,8 @@ class Statements(ABC):
             )
         values = dict.fromkeys(known) | params
         # A named query may be planned for its values: a generic plan of a filtered search is many times slower.
-        return await self._run(sqlfiles.query(name), values, prepare=False, again=not sqlfiles.writes(name))
+        rows, _ = await self._run(sqlfiles.query(name), values, prepare=False, again=not sqlfiles.writes(name))
+        return rows
 
     def statement(self, name: str) -> LiteralString:
         """The text of a named query, as psycopg takes it."""
@@ -69,7 +71,8 @@ class Statements(ABC):
 
     async def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         """Run a named query that is asked often and whose plan does not depend on its values."""
-        return await self._run(sqlfiles.query(name), params, prepare=True, again=True)
+        rows, _ = await self._run(sqlfiles.query(name), params, prepare=True, again=True)
+        return rows
 
     async def _run(
         self,
@@ -78,18 +81,24 @@ class Statements(ABC):
         *,
         prepare: bool | None,
         again: bool = False,
-    ) -> list[Row]:
-        async with self.connection() as conn:
-            try:
-                cursor = await self._execute(conn, sql, params, prepare)
-                return await cursor.fetchall() if cursor.description else []
-            except psycopg.Error as error:
-                if not connection_lost(error, conn):
-                    raise
-                if not again or self.ambient is not None:
-                    raise translate(error) from error
-        # Reading once more is harmless.
-        return await self._run(sql, params, prepare=prepare)
+    ) -> tuple[list[Row], int]:
+        """The rows, and how many were touched. What is harmless `again` is repeated on another connection."""
+        for attempt in range(_ATTEMPTS):
+            async with self.connection() as conn:
+                began = time.monotonic()
+                try:
+                    cursor = await self._execute(conn, sql, params, prepare)
+                    return await cursor.fetchall() if cursor.description else [], cursor.rowcount
+                except psycopg.Error as error:
+                    if not connection_lost(error, conn):
+                        raise
+                    if (
+                        self.ambient is not None
+                        or attempt == _ATTEMPTS - 1
+                        or not (again or (turned_away(error) and time.monotonic() - began < _AT_ONCE))
+                    ):
+                        raise translate(error) from error
+        raise AssertionError("unreachable")
 
     async def _execute(
         self, conn: Connection, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, prepare: bool | None

@@ -29,6 +29,7 @@ class Wire:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         self._loop = asyncio.get_running_loop()
+        self._socket = conn.pgconn.socket
         # Statements that a former wire prepared on this connection keep their names.
         self._prefix = f"everyturn {next(_wires)} "
         self._prepared: set[str] = set()
@@ -41,11 +42,13 @@ class Wire:
         """Take the connection's lock if nobody has it."""
         if self.conn.lock.locked():
             return False
+        taking = self.conn.lock.acquire()
         try:
-            self.conn.lock.acquire().send(None)
+            taking.send(None)
         except StopIteration:
             return True
-        raise AssertionError("a free lock made its taker wait")
+        taking.close()  # it is free, and promised to somebody who waited for it
+        return False
 
     def send(
         self,
@@ -62,7 +65,7 @@ class Wire:
         """
         connection = self.conn.pgconn
         self._done, self._result, self._waiting = done, None, None
-        self._loop.add_reader(connection.socket, self._readable)
+        self._loop.add_reader(self._socket, self._readable)
         try:
             if not prepare:
                 connection.send_query_params(statement, values, result_format=1)
@@ -77,12 +80,12 @@ class Wire:
 
     def _flush(self) -> None:
         if self.conn.pgconn.flush():
-            self._loop.add_writer(self.conn.pgconn.socket, self._writable)
+            self._loop.add_writer(self._socket, self._writable)
 
     def _writable(self) -> None:
         try:
             if not self.conn.pgconn.flush():
-                self._loop.remove_writer(self.conn.pgconn.socket)
+                self._loop.remove_writer(self._socket)
         except psycopg.Error as error:
             self._answer(error)
 
@@ -101,6 +104,7 @@ class Wire:
 
     def _complete(self) -> None:
         if self._result is None:
+            self.conn.pgconn.finish()  # what became of the statement is uncertain
             self._answer(psycopg.OperationalError("the connection ended without an answer"))
         elif self._result.status not in _FINE:
             self._answer(error_from_result(self._result, encoding="utf-8"))
@@ -117,8 +121,8 @@ class Wire:
         done, self._done = self._done, None
         if done is None:
             return
-        if not self.conn.closed:
-            self._loop.remove_reader(self.conn.pgconn.socket)
-            self._loop.remove_writer(self.conn.pgconn.socket)
+        # Also when the connection broke: its number is given to the next socket that is opened.
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         self.conn.lock.release()
         done(answer)

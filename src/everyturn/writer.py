@@ -19,6 +19,7 @@ import psycopg
 
 from . import sqlfiles
 from .careful import CarefulWriter
+from .connection import Connection
 from .errors import DatabaseUnavailable
 from .rows import Appended, EventRow, TurnRow, event_columns, turn_columns
 from .session import Session
@@ -128,36 +129,45 @@ class Writer:
             return False
         if self._wire is None or self._wire.conn is not conn:
             self._wire = Wire(conn)
-        wire = self._wire
-        if not wire.try_lock():
+        if not self._wire.try_lock():
             return False
-        batch = [unit for unit in batch if unit.guard is None or allowed(unit)]
-        turns = [turn for unit in batch for turn in unit.turns]
-        events = [event for unit in batch for event in unit.events]
-        locks = [unit.lock for unit in batch if unit.lock is not None]
+        return self._send_over(self._wire, batch)
+
+    def _send_over(self, wire: Wire, batch: list[Unit]) -> bool:
+        """The same, with the lock of the connection held."""
         unlock: list[int] = []
-        if not turns and not events and not locks:
-            conn.lock.release()
-            self._busy = False
-            _deliver(batch, [])
-            self._next()
-            return True
-        if len(turns) + len(events) == 1 and not locks:
-            name, values = ("append_turn", turns[0].values()) if turns else ("append_event", events[0].values())
-        elif locks or (turns and events):
-            name, values = "append_turns_and_events", turn_columns(turns) | event_columns(events)
-            unlock = self.session.take_released()
-            values |= {"lock": ",".join(map(str, locks)), "unlock": ",".join(map(str, unlock))}
-        elif turns:
-            name, values = "append_turns", turn_columns(turns)
-        else:
-            name, values = "append_events", event_columns(events)
-        statement, order = sqlfiles.numbered(name)
+        try:
+            batch = [unit for unit in batch if unit.guard is None or allowed(unit)]
+            turns = [turn for unit in batch for turn in unit.turns]
+            events = [event for unit in batch for event in unit.events]
+            locks = [unit.lock for unit in batch if unit.lock is not None]
+            if not turns and not events and not locks:
+                wire.conn.lock.release()
+                self._busy = False
+                _deliver(batch, [])
+                self._next()
+                return True
+            if len(turns) + len(events) == 1 and not locks:
+                name, values = ("append_turn", turns[0].values()) if turns else ("append_event", events[0].values())
+            elif locks or (turns and events):
+                name, values = "append_turns_and_events", turn_columns(turns) | event_columns(events)
+                unlock = self.session.take_released()
+                values |= {"lock": ",".join(map(str, locks)), "unlock": ",".join(map(str, unlock))}
+            elif turns:
+                name, values = "append_turns", turn_columns(turns)
+            else:
+                name, values = "append_events", event_columns(events)
+            statement, order = sqlfiles.numbered(name)
+            parameters = [_text(values[key]) for key in order]
+        except Exception:  # the careful way finds the row
+            wire.conn.lock.release()
+            self.session.put_back_released(unlock)
+            return False
         began = time.perf_counter()
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, psycopg.Error):
-                self._refused(batch, answer, locks + unlock)
+                self._refused(wire.conn, batch, answer, locks + unlock)
                 return
             self._commit_time += (time.perf_counter() - began - self._commit_time) / 8
             self.session.held.update(locks)
@@ -166,12 +176,6 @@ class Writer:
             self._go_on(len(batch))
             _deliver(batch, stored)
 
-        try:
-            parameters = [_text(values[key]) for key in order]
-        except UnicodeEncodeError:  # the careful way finds the row
-            conn.lock.release()
-            self.session.put_back_released(unlock)
-            return False
         wire.send(name, statement, parameters, answered, prepare=self.session.prepares)
         return True
 
@@ -209,10 +213,9 @@ class Writer:
 
     # Everything else
 
-    def _refused(self, batch: list[Unit], error: psycopg.Error, locks: list[int]) -> None:
+    def _refused(self, conn: Connection, batch: list[Unit], error: psycopg.Error, locks: list[int]) -> None:
         """A statement failed: find out what became of it, and which row was the bad one."""
-        conn = self._wire.conn if self._wire is not None else None
-        lost = conn is not None and self.session.lost(error, conn)
+        lost = self.session.lost(error, conn)
         if not lost:
             # A session's locks outlive the statement that failed: free what it may have taken.
             self.session.put_back_released(locks)
@@ -252,7 +255,12 @@ def _deliver(batch: list[Unit], stored: list[Appended]) -> None:
 
 
 def _text(value: Any) -> bytes | None:
-    return None if value is None else str(value).encode()
+    if value is None:
+        return None
+    text = str(value).encode()
+    if b"\0" in text:
+        raise ValueError("text cannot hold NUL: libpq would end it there")
+    return text
 
 
 def _number(value: bytes) -> int:
