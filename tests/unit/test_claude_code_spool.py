@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from everyturn.cli import main
 from everyturn.integrations.claude_code import files, spool, transcript
 from everyturn.integrations.claude_code.records import read
 
@@ -90,7 +91,29 @@ def test_a_damaged_spool_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
         b'{"transcript_path": "/a.jsonl"}\n{"tran\n\xff\n[]\n{"transcript_path": 3}\n'
     )
     with spool.taken(str(tmp_path)) as notes:
-        assert [note["transcript_path"] for note in notes] == ["/a.jsonl"]
+        assert notes == [{"transcript_path": "/a.jsonl"}, {}]
+        assert files.noted(notes) == []
+
+
+def test_a_note_without_a_path_leads_to_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions leave it out of some events."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    path = tmp_path / "projects" / "-p" / "3f1c.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    assert spool.note_of({"hook_event_name": "SessionEnd", "session_id": "3f1c"}) is not None
+    wrong = [{"session_id": "../3f1c"}, {"transcript_path": "/etc/passwd"}, {"transcript_path": str(tmp_path)}]
+    assert files.noted([{"session_id": "3f1c"}, {"transcript_path": str(path)}, *wrong]) == [path]
+
+
+def test_an_event_that_comes_from_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYTURN_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(EVENT)))
+    assert main(["claude-code", "hook"]) == 0
+    with spool.taken() as notes:
+        assert [note["session_id"] for note in notes] == ["3f1c"]
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["claude-code", "hook"]) == 0
 
 
 def test_a_spool_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def import_transcripts(
             paths = files.below(folder)
             if project is None:
                 notes = stack.enter_context(spool.taken())
-                paths = files.in_order([*paths, *_noted(notes)])
+                paths = files.in_order([*paths, *files.noted(notes)])
         reports: list[FileReport] = []
         async with session.database(embedder=embedder_named(embedder), redact=_masking(redact)) as db:
             with session.out.working(f"Reading {len(paths)} transcripts"):
@@ -194,18 +194,6 @@ def _tell(out: Output, json: bool, path: Path, changed: bool, what: str, written
             if file.outcome == "kept":
                 out.warn(f"{file.path} is not as everyturn wrote it, and was left alone.")
     out.flush()
-
-
-def _noted(notes: list[dict[str, str]]) -> list[Path]:
-    """The transcripts that hooks named and that are there; the rest was removed since."""
-    from everyturn.integrations.claude_code import files
-
-    found: list[Path] = []
-    for text in dict.fromkeys(note["transcript_path"] for note in notes):
-        path = Path(text).expanduser()
-        if path.suffix == files.SUFFIX and path.is_file():
-            found += files.with_subagents(path)
-    return found
 
 
 def _transcript(of: str | None, given: Path | None) -> Path:

@@ -24,7 +24,9 @@ from .records import Answer, Call, Entry, Result
 
 UNKNOWN_HASH = "v1:unknown"
 NO_OUTCOME = "The transcript holds no outcome of this call: it was interrupted, or the record is lost."
-_MAX_BLOCKS = 2000
+# What is gathered of one message before it is written: it is held in memory until then.
+_MAX_RECORDS = 2000
+_MAX_SIZE = 64 * 1024 * 1024
 _REMEMBERED = 32
 
 
@@ -108,7 +110,9 @@ class Chain:
         """The turns a new record completes, and the keys of the records that are in them."""
         pending = self.pending
         if entry.answer is not None:
-            full = pending is not None and len(pending.keys) > _MAX_BLOCKS
+            full = pending is not None and (
+                len(pending.keys) > _MAX_RECORDS or position[0] - pending.position[0] > _MAX_SIZE
+            )
             if pending is None or full or pending.answer.message_id != entry.answer.message_id:
                 yield from self.flush()
                 if entry.answer.message_id not in self._counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,20 @@ def named(paths: Iterable[str]) -> list[Path]:
         else:
             raise InvalidValue(f"There is no transcript {name!r}. Name a .jsonl file, or a directory that holds some.")
     return in_order(found)
+
+
+def noted(notes: Iterable[Mapping[str, str]]) -> list[Path]:
+    """The transcripts that hooks noted and that are there; the rest was removed since."""
+    found: dict[Path, None] = {}
+    for note in notes:
+        given, session = note.get("transcript_path"), note.get("session_id", "")
+        if given:
+            path = Path(given.replace("\0", "")).expanduser()
+            if path.suffix == SUFFIX and path.is_file():
+                found[path.absolute()] = None
+        elif _SESSION.fullmatch(session) and (own := of_session(session)) is not None:
+            found[own.absolute()] = None
+    return [path for session_file in found for path in with_subagents(session_file)]
 
 
 def of_session(session: str, folder: Path | None = None) -> Path | None:

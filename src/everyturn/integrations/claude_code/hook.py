@@ -34,22 +34,29 @@ def main() -> int:
 
 def _event() -> object:
     """The event on stdin; None where there is none, it is no JSON, or it does not come."""
+    try:
+        return json.loads(_input().decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _input() -> bytes:
+    try:
+        descriptor = sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
+        text = sys.stdin.read() if sys.stdin is not None else ""
+        return text.encode("utf-8", "replace")
     until = time.monotonic() + _LONGEST_READ
     parts: list[bytes] = []
     size = 0
     while size <= MAX_EVENT:
-        ready, _, _ = select.select([0], [], [], max(until - time.monotonic(), 0))
-        if not ready:
-            break
-        part = os.read(0, 1 << 20)
+        ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
+        part = os.read(descriptor, 1 << 20) if ready else b""
         if not part:
             break
         parts.append(part)
         size += len(part)
-    try:
-        return json.loads(b"".join(parts).decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+    return b"".join(parts)
 
 
 def _say(event: object, error: BaseException) -> None:
@@ -61,9 +68,18 @@ def _say(event: object, error: BaseException) -> None:
                 f"everyturn could not note this session ({said}: {spool.directory()}). "
                 "`everyturn claude-code import` brings it in all the same."
             )
-            os.write(1, json.dumps({"systemMessage": message}).encode("ascii") + b"\n")
+            _write(json.dumps({"systemMessage": message}) + "\n")
     except BaseException:
         pass
+
+
+def _write(text: str) -> None:
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        sys.stdout.write(text)
+        return
+    os.write(descriptor, text.encode("ascii"))  # unbuffered: a reader that left is no error at exit
 
 
 if __name__ == "__main__":

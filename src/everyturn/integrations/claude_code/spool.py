@@ -33,7 +33,7 @@ def directory() -> str:
 
 
 def note_of(event: object) -> dict[str, str] | None:
-    """What is kept of a hook's event: never what a tool was given or returned. None where it names no transcript."""
+    """What is kept of a hook's event: never what a tool was given or returned. None where it names no session."""
     if not isinstance(event, dict):
         return None
     note = {}
@@ -41,7 +41,7 @@ def note_of(event: object) -> dict[str, str] | None:
         value = event.get(field)
         if isinstance(value, str) and value and len(value) <= MAX_NOTE // 4:
             note[field] = value
-    return note if "transcript_path" in note else None
+    return note if "transcript_path" in note or "session_id" in note else None
 
 
 def append(note: dict[str, str], where: str | None = None) -> None:
@@ -136,6 +136,6 @@ def _notes(path: str) -> list[dict[str, str]]:
                 note = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(note, dict) and isinstance(note.get("transcript_path"), str):
-                notes.append(note)
+            if isinstance(note, dict):
+                notes.append({key: value for key, value in note.items() if isinstance(value, str)})
     return notes
