@@ -195,6 +195,33 @@ async def test_an_open_call_gets_its_outcome_when_it_comes(db: Db, tmp_path: Pat
     assert last.payload["latencyMs"] == 2000
 
 
+async def test_ids_of_calls_that_come_again_and_outcomes_that_come_late(db: Db, tmp_path: Path) -> None:
+    made = Transcript()
+    made.user("Read both")
+    for n in range(2):
+        made.answer(call("t1", "Read", n=n), out=1)
+        made.user(f"typed while it ran {n}")
+        made.result("t1", f"result {n}")
+    made.answer(call("t2", "Bash", command="sleep"), out=1)
+    made.answer("I did not wait.", out=1)
+    made.result("t2", "done after all")
+    made.result("never", "what was this?")
+    await import_file(db, made.write(tmp_path))
+    turns = await db.turns.load(made.session)
+    assert not blocks.open_calls(turns)
+    results = [turn.payload for turn in turns if turn.kind == "tool_result"]
+    assert [(result["toolName"], result["result"]) for result in results] == [
+        ("Read", "result 0"),
+        ("Read", "result 1"),
+        ("unknown", "done after all"),
+        ("unknown", "what was this?"),
+    ]
+    assert [result.get("toolCallId") for result in results] == ["t1", "t1", None, "never"]
+    assert results[2]["lateFor"] == "t2"
+    assert sum(turn.kind == "tool_call" for turn in turns) == 3
+    assert [turn.payload["stage"] for turn in turns if turn.kind == "error"] == ["interrupted"]
+
+
 async def test_subagents_have_conversations_of_their_own(db: Db, tmp_path: Path) -> None:
     made = Transcript()
     made.user("Find the parser")

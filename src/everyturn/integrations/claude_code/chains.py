@@ -69,8 +69,6 @@ class Chain:
         self.about: dict[str, Any] = {}
         """What its next prompt tells of the conversation as a whole."""
         self.pending: Pending | None = None
-        self.late = 0
-        """Outcomes of calls that had theirs already: they are not written."""
         state = state or {}
         self.run: str | None = state.get("run")
         self.last: datetime | None = datetime.fromisoformat(state["last"]) if state.get("last") else None
@@ -136,10 +134,10 @@ class Chain:
             for number, result in enumerate(entry.results):
                 yield from self._outcome(entry, number, result)
             if entry.prompt is not None:
-                yield from self._interrupted(entry)
                 yield self._asked(entry)
             elif entry.failure is not None:
-                yield from self._interrupted(entry)
+                if entry.failure[2] == "cancelled":
+                    yield from self._interrupted(entry)
                 yield self._failed(entry, entry.failure)
             yield from keys
         self.last = entry.at or self.last
@@ -151,8 +149,9 @@ class Chain:
             return
         yield self._answered(pending)
         for call in pending.answer.calls:
-            if call.id in self._done or call.id in self._open:
+            if pending.continued and (call.id in self._done or call.id in self._open):
                 continue
+            self._done.pop(call.id, None)  # ids come again in later messages
             self._open[call.id] = _opened(call, pending.at)
             payload = payloads.tool_call(_tool_call(call), UNKNOWN_HASH, self._run)
             yield self._turn("tool_call", payload, pending.at, f"{pending.uuid}/{call.id}")
@@ -204,9 +203,7 @@ class Chain:
         return self._turn("model", payload, pending.at, pending.uuid)
 
     def _outcome(self, entry: Entry, number: int, result: Result) -> Iterator[NewTurn]:
-        if result.call_id in self._done:
-            self.late += 1
-            return
+        late = result.call_id in self._done
         call = self._close(result.call_id) or Open("unknown", {}, None)
         named = ToolCall(result.call_id, call.name, call.hoisted)
         if result.is_error:
@@ -216,6 +213,8 @@ class Chain:
             began = datetime.fromisoformat(call.at) if call.at else None
             latency = _milliseconds(began, entry.at)
             payload = payloads.tool_result(named, result.content, UNKNOWN_HASH, latency, self._run)
+        if late:  # a call has one outcome; a second one is kept beside it, where no model is told of it
+            payload["lateFor"] = payload.pop("toolCallId")
         if result.agent_id:
             payload |= {"agentId": result.agent_id, "subagent": str(subagent(self.session, result.agent_id))}
         kind = "error" if result.is_error else "tool_result"

@@ -45,8 +45,6 @@ class FileReport:
     """The turns that were appended, by kind."""
     usage: Usage = field(default_factory=Usage)
     counts: Counts = field(default_factory=Counts)
-    late: int = 0
-    """Outcomes of calls that had one already."""
     unfinished: bool = False
     """Whether the last line is still incomplete: it is left for the next time."""
     error: str | None = None
@@ -151,7 +149,6 @@ class _Importer:
                         keys.append(item) if isinstance(item, UUID) else new.append(item)
             await self._write(new, keys, self._settled(place))
         self._report.conversation = self._reading.main
-        self._report.late = sum(chain.late for chain in self._reading.chains)
         self._report.unfinished = place.position < size
 
     async def _turns(self, batch: list[Line]) -> Any:
