@@ -40,19 +40,16 @@ class Claims:
         """Claim what nobody else works on; returns what was granted."""
         session = self._session
         await session.connection()
-        # The server grants a lock again to the session that has it: another worker of this process, here.
-        keys = {key: id for id in ids if (key := claim_key(id)) not in session.held}
+        # The server grants a lock again to the session that has it: to another worker of this process.
+        taken = session.held | session.asked_for
+        keys = {key: id for id in ids if (key := claim_key(id)) not in taken}
         if not keys:
             return set()
         if session.pooled:
-            if not self._said:
-                self._said = True
-                logger.warning(
-                    "This connection goes through a transaction pooler, where no claim can be held: several workers "
-                    "may judge one turn, and the first verdict stays. Set EVERYTURN_SESSION_DATABASE to a direct URL."
-                )
+            self._say_unguarded()
             granted = list(keys)
         else:
+            session.asked_for.update(keys)
             try:
                 granted = [key for (key,) in await session.fetch(_TAKE, (list(keys),))]
             except asyncio.CancelledError:
@@ -60,8 +57,18 @@ class Claims:
                 for key in keys:
                     session.release_later(key)
                 raise
+            finally:
+                session.asked_for.difference_update(keys)
         session.held.update(granted)
         return {keys[key] for key in granted}
+
+    def _say_unguarded(self) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "This connection goes through a transaction pooler, where no claim can be held: several workers may "
+                "judge one turn, and the first verdict stays. Set EVERYTURN_SESSION_DATABASE to a direct URL."
+            )
 
     async def free(self, ids: Iterable[UUID]) -> None:
         """Give claims back."""

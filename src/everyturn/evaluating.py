@@ -37,6 +37,7 @@ _MOST_REMEMBERED = 100_000
 _RETRY = (10.0, 600.0)
 _PAUSE = (0.1, 5.0)
 _FAILURES_IN_A_ROW = 10
+_AWAY = 5.0
 
 
 class Evaluation:
@@ -110,14 +111,18 @@ class Evaluation:
         async with self._at_work():
             full = -_FULL_PASS_EVERY
             while not self._enough():
-                await follower.look()
-                self._seen = {id: seq for id, seq in self._seen.items() if seq > follower.known}
-                if time.monotonic() - full >= _FULL_PASS_EVERY:
-                    full = time.monotonic()
-                    await self._pass()
-                else:
-                    await self._pass(above=follower.known)
-                await self._retry()
+                try:
+                    await follower.look()
+                    self._seen = {id: seq for id, seq in self._seen.items() if seq > follower.known}
+                    if time.monotonic() - full >= _FULL_PASS_EVERY:
+                        await self._pass()
+                        full = time.monotonic()
+                    else:
+                        await self._pass(above=follower.known)
+                    await self._retry()
+                except DatabaseUnavailable as error:
+                    logger.warning("%s Trying again in %g s.", error, _AWAY)
+                    await asyncio.sleep(_AWAY)
                 await asyncio.sleep(interval)
         return self.done
 
@@ -152,8 +157,8 @@ class Evaluation:
         while True:
             rows = await self._ask(after=after, above=above, limit=_PAGE, whole=False)
             ids = [row["id"] for row in rows if row["id"] not in self._seen]
-            # Workers that began together would claim the same ones.
-            random.shuffle(ids)
+            if self._limit is None:
+                random.shuffle(ids)  # workers that began together would claim the same ones
             yield ids
             if len(rows) < _PAGE:
                 return
@@ -256,15 +261,18 @@ class Evaluation:
         if rationale is not None:
             rationale = str(jsonable.loads(self._db.encode(rationale, lenient=True)))
         try:
-            rows = await self._db.query(
+            # Read, not query: after a lost connection it does no harm to say it twice.
+            rows = await self._db.read(
                 "record_verdict_once",
-                id=self._evaluator.verdict_id(turn.id),
-                turn_id=turn.id,
-                conversation=turn.conversation,
-                evaluator=self._evaluator.name,
-                verdict=verdict.verdict,
-                rationale=rationale,
-                payload=self._db.encode(payload, lenient=True) if payload else None,
+                {
+                    "id": self._evaluator.verdict_id(turn.id),
+                    "turn_id": turn.id,
+                    "conversation": turn.conversation,
+                    "evaluator": self._evaluator.name,
+                    "verdict": verdict.verdict,
+                    "rationale": rationale,
+                    "payload": self._db.encode(payload, lenient=True) if payload else None,
+                },
             )
         except psycopg.errors.ForeignKeyViolation:
             return False  # retention was faster

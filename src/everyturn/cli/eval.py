@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_text
 from dataclasses import asdict
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
@@ -34,6 +33,7 @@ from everyturn.cli.filters import (
     SinceOption,
     ToolOption,
     UntilOption,
+    VerdictName,
     WhereOption,
     argument,
     embedder_named,
@@ -47,12 +47,6 @@ from everyturn.cli.paging import DEFAULT_LIMIT, pages
 from everyturn.errors import ImplementationChanged, InvalidValue
 
 app = noun("Verdicts on turns, and the evaluators that give them.")
-
-
-class VerdictName(StrEnum):
-    good = "good"
-    bad = "bad"
-    partial = "partial"
 
 
 EvaluatorOption = Annotated[

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -76,6 +77,16 @@ UntilOption = Annotated[
         "--until", metavar="TIME", help="Only before then, written like --since.", parser=argument(parse_time)
     ),
 ]
+OlderThanOption = Annotated[
+    datetime,
+    typer.Option(
+        "--older-than",
+        metavar="TIME",
+        help="What is from before then: an age (30m, 14d, 8w), a date or an ISO 8601 time.",
+        parser=argument(parse_time),
+        show_default=False,
+    ),
+]
 EmbedderOption = Annotated[
     str | None,
     typer.Option(
@@ -87,6 +98,12 @@ EmbedderOption = Annotated[
     ),
 ]
 IdArgument = Annotated[UUID, typer.Argument(metavar="ID", parser=argument(parse_uuid), show_default=False)]
+
+
+class VerdictName(StrEnum):
+    good = "good"
+    bad = "bad"
+    partial = "partial"
 
 
 def parse_where(pairs: Sequence[str] | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ from everyturn.cli.filters import (
     SinceOption,
     ToolOption,
     UntilOption,
+    VerdictName,
     WhereOption,
     as_matching,
     embedder_named,
@@ -30,9 +31,10 @@ from everyturn.cli.filters import (
 from everyturn.cli.output import Column, Output, Row
 from everyturn.cli.paging import DEFAULT_LIMIT, pages
 from everyturn.cli.text import as_json, clip
-from everyturn.errors import TurnNotFound
+from everyturn.errors import InvalidValue, TurnNotFound
 
 if TYPE_CHECKING:
+    from everyturn.evals import SimilarTurn
     from everyturn.turns import TurnHit
 
 app = noun("Turns: what agents said and did.")
@@ -48,6 +50,7 @@ COLUMNS = [
     Column("summary", flexible=True),
 ]
 HITS = [Column("score", right=True), *COLUMNS]
+ACCEPTED = [Column("similarity", right=True), Column("verdict"), *COLUMNS]
 SEARCH_LIMIT = 10
 _KEYS = ("id", "seq", "conversation", "agent", "kind", "payload", "created_at")
 
@@ -119,7 +122,16 @@ class Mode(StrEnum):
 @command(app, "search")
 async def search_turns(
     session: Session,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for; - reads stdin.", show_default=False)],
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="What to look for; - reads stdin.", show_default=False)
+    ] = None,
+    similar: Annotated[
+        str | None, typer.Option("--similar", metavar="TEXT", help="The same, by meaning only; - reads stdin.")
+    ] = None,
+    not_verdict: Annotated[
+        VerdictName | None,
+        typer.Option("--not-verdict", help="Leave out turns whose standing verdict is this; searches by meaning."),
+    ] = None,
     mode: Annotated[
         Mode,
         typer.Option("--mode", help="By words, by meaning, or both; without an embedder always by words."),
@@ -135,9 +147,32 @@ async def search_turns(
     limit: LimitOption = SEARCH_LIMIT,
     json: JsonOption = False,
 ) -> None:
-    """Find turns whose text is like this one, the best first."""
+    """Find turns whose text is like this one, the best first.
+
+    The standing verdict is the latest human one; where no human has spoken, the latest.
+    """
+    if (text is None) == (similar is None):
+        raise InvalidValue("Say what to look for: TEXT, or --similar TEXT.")
+    sought = text_argument(text if text is not None else similar or "")
+    if not_verdict is not None:
+        if conversation is not None or until is not None:
+            raise InvalidValue("--not-verdict goes with --agent, --kind, --tool, --where and --since only.")
+        async with session.as_it_is(embedder=embedder_named(embedder)) as db:
+            accepted = await db.evals.similar(
+                sought,
+                agent=agent,
+                kind=kind,
+                tool=tool,
+                where=parse_where(where),
+                not_verdict=not_verdict,
+                since=since,
+                limit=limit,
+            )
+        await _show_accepted(session.out, accepted, json)
+        return
+    if similar is not None:
+        mode = Mode.vector
     wanted = parse_where(where) | ({"toolName": tool} if tool is not None else {})
-    sought = text_argument(text)
     async with session.as_it_is(embedder=False if mode is Mode.lexical else embedder_named(embedder)) as db:
         hits = await db.turns.search(
             sought,
@@ -157,6 +192,27 @@ async def search_turns(
     await session.out.listing(
         HITS, found(), limit=None, json=json, document=_hit_document, empty="No turn is like that."
     )
+
+
+async def _show_accepted(out: Output, hits: list[SimilarTurn], json: bool) -> None:
+    from everyturn.turns import turn_text
+
+    async def found() -> AsyncGenerator[list[Row]]:
+        yield [
+            {
+                "similarity": round(hit.similarity, 4),
+                "verdict": hit.verdict,
+                "tool": hit.turn.payload.get("toolName"),
+                "summary": clip(turn_text(hit.turn.kind, hit.turn.payload) or "", SUMMARY),
+                **{key: getattr(hit.turn, key) for key in _KEYS},
+            }
+            for hit in hits
+        ]
+
+    def document(row: Row) -> dict[str, Any]:
+        return as_document(row) | {key: row[key] for key in ("similarity", "verdict")}
+
+    await out.listing(ACCEPTED, found(), limit=None, json=json, document=document, empty="No turn is like that.")
 
 
 def _hit(hit: TurnHit) -> Row:

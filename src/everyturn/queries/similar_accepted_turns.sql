@@ -48,7 +48,7 @@ WITH words AS MATERIALIZED (
      ORDER BY m.created_at DESC, m.id DESC
      LIMIT 500
 ), worded AS (
-    SELECT n.*, (SELECT (count(*) FILTER (WHERE v.tsv @@ w.query))::float8 / count(*) FROM words w) AS sim
+    SELECT n.*, (SELECT (count(*) FILTER (WHERE v.tsv @@ w.query))::float8 / nullif(count(*), 0) FROM words w) AS sim
       FROM newest n
      CROSS JOIN LATERAL (SELECT everyturn_tsvector(everyturn_turn_text(n.kind, n.payload)) AS tsv) AS v
 ), found AS (

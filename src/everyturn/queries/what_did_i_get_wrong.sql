@@ -13,7 +13,16 @@
 -- limit       how many rows; NULL for all
 
 WITH standing AS (
-    SELECT t.id, t.payload, t.kind, t.created_at AS turn_at, b.evaluator, b.rationale, b.created_at, b.id AS eval_id
+    SELECT t.id, t.payload, t.kind, b.evaluator, b.created_at, b.id AS eval_id,
+           -- A verdict that was only said again keeps the reason it was given before.
+           coalesce(b.rationale, (
+               SELECT r.rationale
+                 FROM agent_evals r
+                WHERE r.turn_id = b.turn_id AND r.conversation = b.conversation
+                  AND r.verdict = 'bad' AND r.rationale IS NOT NULL
+                  AND (:'evaluator'::text IS NULL OR r.evaluator = :'evaluator'::text)
+                ORDER BY split_part(r.evaluator, ':', 1) = 'human' DESC, r.created_at DESC, r.id DESC
+                LIMIT 1)) AS rationale
       FROM agent_evals b
       JOIN agent_turns t ON t.id = b.turn_id AND t.conversation = b.conversation
      WHERE b.verdict = 'bad'
