@@ -45,8 +45,11 @@ if TYPE_CHECKING:
     from .evaluators import Evaluator as Evaluator
     from .evaluators import Verdict as Verdict
     from .evaluators import evaluator as evaluator
-    from .events import EventRecord as EventRecord
-    from .events import EventStore as EventStore
+    from .event_calls import EventCall as EventCall
+    from .event_memory import MemoryEventStore as MemoryEventStore
+    from .event_records import EventRecord as EventRecord
+    from .event_records import EventStore as EventStore
+    from .event_records import RunSummary as RunSummary
     from .history import last_turns as last_turns
     from .history import token_budget as token_budget
     from .hooks import EvalHooks as EvalHooks
@@ -65,6 +68,11 @@ if TYPE_CHECKING:
     from .messages import ToolCallDelta as ToolCallDelta
     from .messages import ToolMessage as ToolMessage
     from .messages import UserMessage as UserMessage
+    from .redacting import Redacted as Redacted
+    from .redaction import Redaction as Redaction
+    from .retention import Expired as Expired
+    from .retention import Pruned as Pruned
+    from .sse import sse as sse
     from .stream import StreamEvent as StreamEvent
     from .tools import RateBudget as RateBudget
     from .tools import Tool as Tool
@@ -93,13 +101,19 @@ _MODULES = {
     "ToolDefinitionError TurnNotFound",
     "evals": "Eval",
     "evaluators": "Evaluated Evaluator Verdict evaluator",
-    "events": "EventRecord EventStore",
+    "event_calls": "EventCall",
+    "event_memory": "MemoryEventStore",
+    "event_records": "EventRecord EventStore RunSummary",
     "history": "last_turns token_budget",
     "hooks": "EvalHooks",
     "llm_judge": "LLMJudge",
     "memory": "ALL Forgotten Hit Memory Remembered",
     "messages": "AssistantMessage ModelRequest ModelTurn ReasoningDelta TextDelta ToolCall ToolCallDelta "
     "ToolMessage UserMessage",
+    "redacting": "Redacted",
+    "redaction": "Redaction",
+    "retention": "Expired Pruned",
+    "sse": "sse",
     "stream": "StreamEvent",
     "tools": "RateBudget Tool tool",
     "turns": "NewTurn TurnHit",

@@ -6,51 +6,33 @@ kept as it is. Order within a run is `id`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from . import jsonable
-from .errors import InvalidValue
-from .writer import EventRow
+import psycopg
+
+from .database_errors import translate
+from .errors import RunNotFound
+from .event_calls import EventCall, pair_calls
+from .event_feed import Feed, Subscription
+from .event_records import EventRecord, EventStore, RunSummary, checked_status
+from .event_rows import event_row, record_of, run_key
+from .rows import EventRow
 
 if TYPE_CHECKING:
     from .database import Database
+    from .redacting import Redacted
+    from .retention import Expired
 
-_TOOL_EVENTS = frozenset(("tool_call", "tool_result", "agent_tool_event"))
-_SEPARATORS = str.maketrans("\x1e\x1f", "\ufffd\ufffd")
+__all__ = ["EventRecord", "EventStore", "Events", "RunSummary", "record_of"]
 
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """One row of `agent_events`."""
-
-    run_id: str
-    agent_id: str
-    event: Any
-    """The event as it was streamed, usually an object with a `type`."""
-    agent_name: str | None = None
-    turn: int | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-    internal_call_id: str | None = None
-    created_at: datetime | None = None
-    id: int | None = None
-
-
-@runtime_checkable
-class EventStore(Protocol):
-    """Where the events of runs are kept: the three methods every store has."""
-
-    async def append(self, record: EventRecord) -> None:
-        """Keep an event; it is durable when this returns."""
-
-    async def load(self, run_id: str) -> list[EventRecord]:
-        """The events of a run, in order."""
-
-    async def clear(self, run_id: str) -> None:
-        """Remove the events of this run, and of no other."""
+_PAGE = 1000
+# How long a run may be silent before somebody who follows it asks whether it still runs.
+_QUIET = 2.0
 
 
 class Events:
@@ -60,6 +42,7 @@ class Events:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._feeds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = weakref.WeakKeyDictionary()
 
     async def append(self, record: EventRecord) -> None:
         """Append one event; it is durable when this returns. Raises InvalidValue."""
@@ -67,32 +50,14 @@ class Events:
         if self._database.ambient is None:
             await self._database.writer.append(events=[row])
             return
-        await self._database.query(
-            "append_event",
-            run_id=row.run_id,
-            agent_id=row.agent_id,
-            agent_name=row.agent_name,
-            turn=row.turn,
-            tool_name=row.tool_name,
-            tool_call_id=row.tool_call_id,
-            internal_call_id=row.internal_call_id,
-            event=row.event,
-        )
+        try:
+            await self._database.query("append_event", **row.values())
+        except psycopg.Error as error:
+            raise translate(error) from error
 
     def row(self, record: EventRecord) -> EventRow:
         """The row of a record, checked and cleaned. Raises InvalidValue."""
-        if not record.agent_id or not isinstance(record.agent_id, str):
-            raise InvalidValue(f"The agent_id {record.agent_id!r} of an event is not a string that names an agent.")
-        return EventRow(
-            _run_id(record.run_id),
-            _column(record.agent_id, "agent_id") or "",
-            _column(record.agent_name, "agent_name"),
-            _turn_number(record.turn),
-            _column(record.tool_name, "tool_name"),
-            _column(record.tool_call_id, "tool_call_id"),
-            _column(record.internal_call_id, "internal_call_id"),
-            self._database.encode(record.event, lenient=True),
-        )
+        return event_row(record, lambda event: self._database.encode(event, lenient=True))
 
     async def load(
         self,
@@ -106,7 +71,7 @@ class Events:
         rows = await self._database.read(
             "events_of_run",
             {
-                "run_id": _run_id(run_id),
+                "run_id": run_key(run_id),
                 "after": after,
                 "limit": limit,
                 "types": list(types) if types is not None else None,
@@ -114,51 +79,203 @@ class Events:
         )
         return [EventRecord(**row) for row in rows]
 
+    async def pages(
+        self, run_id: str, *, after: int = 0, types: Sequence[str] | None = None, size: int = _PAGE
+    ) -> AsyncIterator[list[EventRecord]]:
+        """The events of a run in order, page by page: memory stays flat however long it is."""
+        async for page in self._pages(run_id, after, None, types, size):
+            yield page
+
+    async def _pages(
+        self, run_id: str, after: int, until: int | None, types: Sequence[str] | None = None, size: int = _PAGE
+    ) -> AsyncIterator[list[EventRecord]]:
+        wanted = list(types) if types is not None else None
+        rows = await self._database.read(
+            "event_ids_of_run", {"run_id": run_key(run_id), "after": after, "until": until, "types": wanted}
+        )
+        ids = [row["id"] for row in rows]
+        for start in range(0, len(ids), size):
+            part = await self._database.read("events_with_ids", {"ids": ids[start : start + size]})
+            yield [EventRecord(**row) for row in part]
+
+    async def calls(self, run_id: str) -> list[EventCall]:
+        """The tool calls of a run, each with its result: paired also where ids are missing or used again."""
+        return pair_calls([record async for page in self.pages(run_id) for record in page])
+
     async def clear(self, run_id: str) -> None:
         """Remove the events of this run."""
-        await self._database.query("clear_events_of_run", run_id=_run_id(run_id))
+        await self._database.query("clear_events_of_run", run_id=run_key(run_id))
+
+    # Runs
+
+    async def runs(
+        self,
+        agent: str | None = None,
+        since: datetime | timedelta | None = None,
+        status: str | None = None,
+        *,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> list[RunSummary]:
+        """The runs that left events, the last started first: `running`, `finished`, `failed` or `cut off`.
+
+        `agent` is an agent's id or name; `since` a time, or an age. Raises InvalidValue.
+        """
+        rows = await self._database.query(
+            "runs",
+            agent=agent,
+            status=checked_status(status),
+            since=_moment(since),
+            until=_moment(until),
+            limit=limit,
+        )
+        return [RunSummary(**{key: value for key, value in row.items() if key != "first_id"}) for row in rows]
+
+    async def status(self, run_id: str) -> str:
+        """How a run stands. Raises RunNotFound."""
+        rows = await self._database.query("run_status", run_id=run_key(run_id))
+        if not rows:
+            raise RunNotFound(
+                f"There are no stream events of run {run_id!r}. `everyturn event runs` lists the runs there are."
+            )
+        return str(rows[0]["status"])
+
+    # Following
+
+    async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[EventRecord]:
+        """The events of a run after the one with id `after`: those that are stored, then live, to the one that ends it.
+
+        Also ends when the run turns out to be cut off. A run that has not begun is waited for. A connection that is
+        lost is replaced; no event is missed and none given twice. Raises DatabaseUnavailable when the database stays
+        away.
+        """
+        run_id, last = run_key(run_id), after
+        # Who comes back may have had everything: that is asked at once.
+        patience = 0.0 if after else _QUIET
+        async with self._feed().subscribed(run_id) as member:
+            while True:
+                pages = self._pages(run_id, last, member.begin)
+                async with aclosing(pages):  # type: ignore[type-var]
+                    async for page in pages:
+                        for record in page:
+                            last = record.id or last
+                            yield record
+                            if record.ends:
+                                return
+                while not member.behind:
+                    for record, late in member.take():
+                        if late or (record.id or 0) > last:
+                            last = max(last, record.id or 0)
+                            yield record
+                            if record.ends:
+                                return
+                    if not await member.wait(patience) and await self._over(run_id, last, member):
+                        return
+                    patience = _QUIET
+                member.restart(self._feed().position)
+
+    async def _over(self, run_id: str, last: int, member: Subscription) -> bool:
+        """Whether a silent run was cut off, and everything it wrote has been given."""
+        rows = await self._database.query("run_status", run_id=run_id)
+        if not rows or rows[0]["status"] == "running":
+            return False
+        # Ended with an event that is on its way, or one that the reader had before.
+        left = await self._database.read(
+            "event_ids_of_run", {"run_id": run_id, "after": last, "until": None, "types": None}
+        )
+        return not left and not await member.wait(0)
+
+    async def follow_all(
+        self, *, after: int | None = None, agent: str | None = None, types: Iterable[str] | None = None
+    ) -> AsyncIterator[EventRecord]:
+        """The events of all runs as they are stored, without end: from now on, or from those after id `after`.
+
+        `agent` is an agent's id or name. An event is given once, also one that commits late.
+        """
+        wanted = frozenset(types) if types is not None else None
+        async with self._feed().subscribed(None) as member:
+            last = member.begin if after is None else after
+            while True:
+                while last < member.begin:
+                    params = {"after": last, "until": member.begin, "runs": None, "limit": _PAGE}
+                    rows = await self._database.read("events_after", params)
+                    for row in rows:
+                        record = EventRecord(**row)
+                        last = row["id"]
+                        if _wanted(record, agent, wanted):
+                            yield record
+                    if len(rows) < _PAGE:
+                        last = member.begin
+                while not member.behind:
+                    for record, late in member.take():
+                        if late or (record.id or 0) > last:
+                            last = max(last, record.id or 0)
+                            if _wanted(record, agent, wanted):
+                                yield record
+                    await member.wait(_QUIET)
+                member.restart(self._feed().position)
+
+    def _feed(self) -> Feed:
+        loop = asyncio.get_running_loop()
+        if loop not in self._feeds:
+            self._feeds[loop] = Feed(self._database)
+        return self._feeds[loop]
+
+    # What goes
+
+    async def expire(
+        self,
+        older_than: datetime | timedelta,
+        *,
+        types: Iterable[str] | None = None,
+        agent: str | None = None,
+        run_id: str | None = None,
+        keep_failed: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[Expired, float], object] | None = None,
+    ) -> Expired:
+        """Remove old events, batch by batch; what was removed when it is stopped stays removed.
+
+        `keep_failed` keeps runs that failed or were cut off whole. `progress` is told the sum so far, and the share
+        that was gone through.
+        """
+        from .retention import expire_events
+
+        return await expire_events(
+            self._database,
+            older_than,
+            types=types,
+            agent=agent,
+            run_id=run_id,
+            keep_failed=keep_failed,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    async def redact(
+        self,
+        run_id: str,
+        *,
+        paths: Iterable[str] = (),
+        patterns: Iterable[Any] = (),
+        dry_run: bool = False,
+    ) -> Redacted:
+        """Mask what is stored of a run: its events and turns, and the cases, memories, verdicts and results from them.
+
+        By field paths and regular expressions; without either, known credentials. One transaction; the vectors made of
+        masked text go. Raises RunNotFound and InvalidValue.
+        """
+        from .redacting import redact_run
+
+        return await redact_run(self._database, run_id, paths=paths, patterns=patterns, dry_run=dry_run)
 
 
-def record_of(run_id: str, agent: str, event: Mapping[str, Any]) -> EventRecord:
-    """The record of one of our own events: its columns are filled from its JSON."""
-    tool = event.get("type") in _TOOL_EVENTS
-    call = event.get("toolCall")
-    if isinstance(call, Mapping):
-        tool_name, tool_call_id = call["function"]["name"], call["callId"]
-    else:
-        tool_name, tool_call_id = event.get("toolName"), event.get("toolCallId")
-    nested = event.get("type") == "agent_tool_event"
-    return EventRecord(
-        run_id,
-        event["agentId"] if nested else agent,
-        event,
-        agent_name=event["agentName"] if nested else agent,
-        turn=event.get("turn"),
-        tool_name=tool_name if tool else None,
-        tool_call_id=tool_call_id if tool else None,
-        internal_call_id=event.get("internalCallId") if tool else None,
-    )
+def _moment(when: datetime | timedelta | None) -> datetime | None:
+    """A point in time; an age is counted back from now, and a naive time read as UTC."""
+    if isinstance(when, timedelta):
+        return datetime.now(UTC) - when
+    return when.replace(tzinfo=UTC) if when is not None and when.tzinfo is None else when
 
 
-def _run_id(value: Any) -> str:
-    if not value or not isinstance(value, str):
-        raise InvalidValue(f"The run_id {value!r} is not a string that names a run.")
-    return _column(value, "run_id") or ""
-
-
-def _turn_number(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31):
-        raise InvalidValue(f"The turn {value!r} of an event is not a number from 0 up.")
-    return value
-
-
-def _column(value: str | None, what: str) -> str | None:
-    """A text column as it can be stored and indexed."""
-    if value is None:
-        return None
-    cleaned = jsonable.clean_text(value).translate(_SEPARATORS)
-    if what in ("run_id", "agent_id", "tool_name") and len(cleaned.encode()) > 2000:
-        if what == "tool_name":
-            return cleaned[:256]
-        raise InvalidValue(f"The {what} {cleaned[:40]!r}… is longer than 2,000 bytes, and it is indexed. Shorten it.")
-    return cleaned
+def _wanted(record: EventRecord, agent: str | None, types: frozenset[str] | None) -> bool:
+    return (agent is None or agent in (record.agent_id, record.agent_name)) and (types is None or record.type in types)

@@ -53,8 +53,11 @@ class Redaction:
         patterns: Iterable[str | re.Pattern[str]] = (),
         functions: Iterable[Function] = (),
         known: bool = True,
+        thorough: bool = False,
     ) -> None:
         self.known = known
+        self.thorough = thorough
+        """Whether everything that was masked for its name or place is masked wherever it stands, short as it may be."""
         self.paths = tuple(_path(path) for path in paths)
         self.patterns = tuple(_compiled(pattern) for pattern in patterns)
         self.functions = tuple(functions)
@@ -66,6 +69,7 @@ class Redaction:
         self._always = bool(self.patterns or self.paths)
         # Secrets met under a name: as text, and as JSON holds the text.
         self._met: dict[str, str] = {}
+        self._pairs: list[tuple[str, Any]] = []
 
     @classmethod
     def of(cls, redact: Redact) -> Redaction | None:
@@ -147,12 +151,21 @@ class Redaction:
 
     def meet(self, secret: str) -> None:
         """Mask this text from now on wherever it is met, if it is one that nobody would write by chance."""
+        if self.thorough:
+            if len(secret.strip()) >= 4 and MASK not in secret:
+                self._met[secret] = _written(secret)[1:-1]
+            return
         for word in secret.split() if "\n" not in secret else ():
             telling = len(word) >= 8 and not word.isalpha() and len(word) <= 512
             if telling and word not in self._met and MASK not in word:
                 if len(self._met) >= _MOST_KNOWN:
                     self._met.pop(next(iter(self._met)))
                 self._met[word] = _written(word)[1:-1]
+
+    @property
+    def pairs(self) -> list[tuple[str, Any]]:
+        """Names of keys with values that are masked under them, when it is thorough."""
+        return self._pairs
 
     @property
     def met(self) -> Iterable[str]:
@@ -195,6 +208,7 @@ class _Marks:
 
     def document(self, value: Any) -> Any:
         value = self.walk(value, (), 0)
+        self.named += self.rules.pairs
         if self.named:
             value = self.again(value)
         return value
@@ -231,7 +245,12 @@ class _Marks:
 
     def _by_place(self, key: str, place: tuple[str | int, ...]) -> bool:
         ends = self.rules.ends
-        return bool(ends) and (place[-1] in ends or "*" in ends) and self.rules.at(place)
+        if not ends or (place[-1] not in ends and "*" not in ends):
+            return False
+        if len(place) == 1:
+            # The fields of a call's arguments and of its result stand at the top of a tool result too.
+            return any(self.rules.at((*above, *place)) for above in ((), ("args",), ("result",)))
+        return self.rules.at(place)
 
     def _header(self, value: dict[str, Any]) -> str | None:
         """The key that holds the credential in an object such as {"name": "Authorization", "value": "…"}."""
@@ -265,8 +284,10 @@ class _Marks:
         elif isinstance(value, list):
             for part in value:
                 self._keep(key, part)
-        elif value not in (None, "", True, False, MASK):
+        elif value is not None and value is not True and value is not False and value not in ("", MASK):
             self.named.append((key, value))
+            if self.rules.thorough:
+                self.rules.pairs.append((key, value))
             if isinstance(value, str):
                 self.rules.meet(value)
 
@@ -303,12 +324,15 @@ class _Marks:
                 return {name: search(part, _segment(name)) for name, part in value.items()}
             if isinstance(value, list):
                 return [search(part, key) for part in value]
-            if key is not None and (key, _hashable(value)) in pairs and value is not None:
-                return MASK
-            if isinstance(value, str):
+            masked = value
+            if key is not None and value is not None and (key, _hashable(value)) in pairs:
+                masked = MASK
+            elif isinstance(value, str):
                 for text in texts:
-                    value = value.replace(text, MASK)
-            return value
+                    masked = masked.replace(text, MASK)
+            if masked is not value and masked != value:
+                self.count["met before"] += 1
+            return masked
 
         return search(value, None)
 

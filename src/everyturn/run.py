@@ -120,7 +120,7 @@ class Run(RunLog):
     async def _take_up_calls(self, block: Block, fresh: list[Call], prompt: dict[str, Any]) -> None:
         self._block = block
         self._prepared = prepare(self, fresh)
-        events = [stream.turn_start(self.number, prompt), *(stream.tool_call(self.number, call.call) for call in fresh)]
+        events = [self._turn_start(prompt), *(stream.tool_call(self.number, call.call) for call in fresh)]
         self._mark_started(await self.append([one.row for one in self._prepared if one.row is not None], events))
         await run_calls(self, self._prepared)
 
@@ -240,9 +240,20 @@ class Run(RunLog):
     def _at_limit(self) -> bool:
         return self._asked >= self.agent.max_turns
 
+    def _turn_start(self, prompt: dict[str, Any]) -> StreamEvent:
+        event = stream.turn_start(self.number, prompt)
+        if self.number == 1:
+            # Where the run's turns are, which run it takes up, and whether a lock tells that it lives.
+            event["conversation"] = str(self.conversation)
+            if self.resumes is not None:
+                event["resumes"] = self.resumes
+            if self.db.lock_session.pooled:
+                event["unguarded"] = True
+        return event
+
     def _starting(self, prompt: dict[str, Any]) -> list[StreamEvent]:
         return [
-            stream.turn_start(self.number, prompt),
+            self._turn_start(prompt),
             stream.generation_start(self.number, self.agent.leaf.name, self.agent.prompt_rev, list(self.agent.tools)),
         ]
 

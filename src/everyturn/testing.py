@@ -18,6 +18,7 @@ from uuid import uuid4
 import psycopg
 
 from . import embedded, migrate
+from .conformance import event_store_conformance as event_store_conformance
 from .database import Database, connect
 from .errors import ModelError
 from .messages import ModelRequest, ModelTurn

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from .writer import TurnRow
 
 if TYPE_CHECKING:
     from .database import Database
+    from .retention import Pruned
 
 # The columns of indexes: longer values would not fit a btree entry.
 _INDEXED = ("toolName", "repo")
@@ -190,6 +191,37 @@ class Turns:
                 f"There is no conversation {conversation}. `everyturn conversation list` shows those there are."
             )
         return Conversation(turns[0].conversation, turns[0].agent, turns)
+
+    async def prune(
+        self,
+        *,
+        older_than: datetime | timedelta | None = None,
+        keep_last: int | None = None,
+        agent: str | None = None,
+        conversation: UUID | str | None = None,
+        run_id: str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Pruned], object] | None = None,
+    ) -> Pruned:
+        """Remove old turns and their verdicts, batch by batch; what was removed when it is stopped stays removed.
+
+        All conditions must hold. An exchange is kept or removed whole: a cut is moved back to a user turn. What a
+        memory that still exists is made from stays; an expired memory goes with its turn. Cases and datasets are not
+        touched.
+        Raises InvalidValue when nothing limits what goes.
+        """
+        from .retention import prune_turns
+
+        return await prune_turns(
+            self._database,
+            older_than=older_than,
+            keep_last=keep_last,
+            agent=agent,
+            conversation=conversation,
+            run_id=run_id,
+            dry_run=dry_run,
+            progress=progress,
+        )
 
     async def search(
         self,

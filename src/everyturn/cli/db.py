@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +22,17 @@ from everyturn.cli.command import (
     pending_migrations,
 )
 from everyturn.cli.exits import CHECK_FAILED, OK
-from everyturn.cli.filters import EmbedderOption, JsonOption, embedder_named
+from everyturn.cli.filters import (
+    AgentOption,
+    ConversationOption,
+    EmbedderOption,
+    JsonOption,
+    argument,
+    embedder_named,
+    readable,
+)
 from everyturn.cli.output import Column, Output, Row
+from everyturn.cli.times import parse_time
 from everyturn.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -187,6 +197,51 @@ async def reembed(
             | {f"still owed in {table}": number for table, number in done.owed.items() if number}
         )
     return CHECK_FAILED if any(done.owed.values()) else OK
+
+
+@command(app, "prune")
+async def prune(
+    session: Session,
+    older_than: Annotated[
+        datetime | None,
+        typer.Option(
+            "--older-than",
+            metavar="TIME",
+            help="Only what is from before then: an age (30m, 90d, 8w), a date or an ISO 8601 time.",
+            parser=argument(parse_time),
+        ),
+    ] = None,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", min=1, metavar="N", help="Keep the last N turns of each conversation.")
+    ] = None,
+    agent: AgentOption = None,
+    conversation: ConversationOption = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Only turns of this run.", parser=readable)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would go.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove old turns and their verdicts, in batches. It may be interrupted, and goes on from there.
+
+    All conditions given must hold, and exchanges are kept or removed whole. What a memory that still exists is made
+    from stays; cases and datasets are not touched.
+    """
+    async with session.database(embedder=False) as db:
+        with session.out.counting("Pruning") as count:
+            done = await db.turns.prune(
+                older_than=older_than,
+                keep_last=keep_last,
+                agent=agent,
+                conversation=conversation,
+                run_id=run,
+                dry_run=dry_run,
+                progress=lambda so_far: count(f"{so_far.turns:,} turns of {so_far.conversations:,} conversations"),
+            )
+    if json:
+        session.out.json({**asdict(done), "dry_run": dry_run})
+    else:
+        session.out.fields({**asdict(done), "bytes": f"{done.bytes} ({_size(done.bytes)})"})
 
 
 FINDINGS = [

@@ -2,7 +2,9 @@
 --
 -- status   finished   its last event is `final`
 --          failed     its last event is `error`
---          open       neither: still going, cut off, or only its agent_tool_events were kept
+--          running    neither, and a live process runs its conversation
+--          cut off    neither, and nobody does: its process died, or its reader went away
+--                     (of a run whose process cannot be told, the age of the last event decides: 15 minutes)
 -- Every filter may be left empty:
 --   agent          the agent's id or name
 --   status         one of the above
@@ -20,11 +22,14 @@ WITH spans AS (
      GROUP BY e.run_id
 )
 SELECT s.run_id, first_event.agent_id, first_event.agent_name, ending.status, s.events, s.turns,
-       s.started_at, s.ended_at, s.first_id, ending.output
+       s.started_at, s.ended_at, s.first_id, ending.output, first_event.conversation, first_event.resumes
   FROM spans s
-  JOIN agent_events first_event ON first_event.run_id = s.run_id AND first_event.id = s.first_id
  CROSS JOIN LATERAL (
-       SELECT CASE e.event ->> 'type' WHEN 'final' THEN 'finished' WHEN 'error' THEN 'failed' ELSE 'open' END AS status,
+       SELECT e.agent_id, e.agent_name, e.event ->> 'conversation' AS conversation, e.event ->> 'resumes' AS resumes
+         FROM agent_events e
+        WHERE e.run_id = s.run_id AND e.id = s.first_id) AS first_event
+ CROSS JOIN LATERAL (
+       SELECT everyturn_run_status(s.run_id, s.first_id, s.last_id) AS status,
               left(coalesce(
                   e.event ->> 'output',
                   e.event #>> '{result,output}',
