@@ -108,3 +108,19 @@ class MemoryNotFound(EveryturnError, LookupError):
 
 class TransferError(EveryturnError):
     """A dump could not be written, or not be restored; the message says which and what is unchanged."""
+
+
+class CaseNotFound(EveryturnError, LookupError):
+    """No eval case has this id."""
+
+
+class ReplayNotFound(EveryturnError, LookupError):
+    """No replay has this id."""
+
+
+class ReplayConflict(EveryturnError):
+    """Another process is working on this replay."""
+
+
+class NotEnoughData(EveryturnError):
+    """There is too little to answer from."""

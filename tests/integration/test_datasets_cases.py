@@ -12,8 +12,7 @@ from datasets_helpers import embedder, quick  # noqa: F401
 
 import everyturn as et
 from everyturn import testing
-from everyturn.datasets.values import CaseNotFound
-from everyturn.errors import InvalidValue
+from everyturn.errors import CaseNotFound, InvalidValue
 from everyturn.testing import ScriptedModel
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import everyturn as et
 from everyturn import testing
 from everyturn.datasets.exporting import export_cases
-from everyturn.datasets.values import DatasetRef, NotEnoughData
-from everyturn.errors import DatasetNotFound, InvalidValue
+from everyturn.datasets.values import DatasetRef
+from everyturn.errors import DatasetNotFound, InvalidValue, NotEnoughData
 
 
 async def test_membership_is_frozen_in_the_order_of_capture(everyturn_db: et.Database) -> None:

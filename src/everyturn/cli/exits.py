@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from everyturn.cli.text import printable
-from everyturn.errors import EveryturnError, InvalidValue
+from everyturn.errors import EveryturnError, InvalidValue, NotEnoughData
 
 OK = 0
 CHECK_FAILED = 1
@@ -30,6 +30,8 @@ def report(error: BaseException) -> int:
     if os.environ.get("EVERYTURN_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
     _say(f"Error: {sentence(error)}")
+    if isinstance(error, NotEnoughData):
+        return NOT_ENOUGH_DATA
     return USAGE if isinstance(error, InvalidValue) else OPERATIONAL
 
 

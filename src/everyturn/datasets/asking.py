@@ -16,6 +16,7 @@ from everyturn.errors import InvalidValue, ModelError
 from everyturn.messages import AssistantMessage, Message, ModelRequest, ModelTurn, UserMessage
 from everyturn.models import Leaf
 from everyturn.payloads import said
+from everyturn.turns import NewTurn
 from everyturn.values import Turn, Usage
 
 from .capture import new_turns
@@ -110,9 +111,15 @@ def messages_of(case: Case) -> list[Message]:
         return [*map(_spoken, recorded), UserMessage(case.prompt)]
     turns = [
         Turn(UUID(int=place), place, _NOWHERE, turn.agent, turn.kind, dict(turn.payload), case.captured_at)
-        for place, turn in enumerate(new_turns(recorded, _NOWHERE, "replay", ""), 1)
+        for place, turn in enumerate(
+            [
+                *new_turns(recorded, _NOWHERE, "replay", ""),
+                NewTurn(_NOWHERE, "replay", "user", {"text": case.prompt}),
+            ],
+            1,
+        )
     ]
-    return [*history.messages(turns), UserMessage(case.prompt)]
+    return history.messages(turns)
 
 
 def _spoken(entry: Mapping[str, Any]) -> Message:

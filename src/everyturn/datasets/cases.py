@@ -13,12 +13,12 @@ import psycopg
 
 from everyturn import jsonable
 from everyturn.database_errors import translate
-from everyturn.errors import InvalidValue
+from everyturn.errors import CaseNotFound, InvalidValue
 from everyturn.ids import uuid7
 from everyturn.names import as_uuid, check_name
 
 from .capture import Draft, from_conversation, from_turn
-from .values import SUPERSEDED, Captured, Case, CaseNotFound, Imported, SimilarCase, aware, case_of, checked_tags
+from .values import SUPERSEDED, Captured, Case, Imported, SimilarCase, aware, case_of, checked_tags
 
 if TYPE_CHECKING:
     import os

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from everyturn.errors import InvalidValue
+from everyturn.errors import InvalidValue, NotEnoughData
 
 from .sides import Side, find, sides
 from .statistics import SMALLEST_DISCORDANT, majority, mcnemar, paired_bootstrap
-from .values import Dataset, NotEnoughData
+from .values import Dataset
 
 if TYPE_CHECKING:
     from everyturn.database import Database

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from everyturn.errors import InvalidValue
+from everyturn.errors import InvalidValue, NotEnoughData
 
 from .compare import Diff, diff
 from .report import Line, report
 from .sides import Side, find, sides
-from .values import Dataset, NotEnoughData
+from .values import Dataset
 
 if TYPE_CHECKING:
     from everyturn.database import Database

@@ -10,12 +10,12 @@ from uuid import UUID
 import psycopg
 
 from everyturn.database_errors import translate
-from everyturn.errors import DatasetNotFound, InvalidValue
+from everyturn.errors import DatasetNotFound, InvalidValue, NotEnoughData
 from everyturn.ids import uuid7
 from everyturn.names import as_uuid
 
 from .cases import filters
-from .values import SUPERSEDED, Case, Dataset, DatasetRef, NotEnoughData, aware, case_of, dataset_name
+from .values import SUPERSEDED, Case, Dataset, DatasetRef, aware, case_of, dataset_name
 
 if TYPE_CHECKING:
     from everyturn.database import Database

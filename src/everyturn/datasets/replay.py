@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from everyturn import jsonable
-from everyturn.errors import ConversationConflict, InvalidValue
+from everyturn.errors import ConversationConflict, InvalidValue, ReplayConflict, ReplayNotFound
 from everyturn.ids import uuid7
 from everyturn.locks import ConversationLock
 
 from .plan import Estimate, Target, choose, default_scorers, estimate
-from .values import Dataset, ReplayConflict, ReplayNotFound
+from .values import Dataset
 from .work import Progress, Work, read_progress
 
 if TYPE_CHECKING:
@@ -156,12 +156,17 @@ async def load(
         raise InvalidValue(
             f"Replay {replay_id} was begun with a Python object as its model ({row['model']}). Give that object again."
         )
-    if scorers is not None and row["scorers"] and list(scorers) != row["scorers"]:
+    try:
+        resolved, names = default_scorers(db, scorers if scorers is not None else row["scorers"])
+    except InvalidValue as error:
+        if scorers is not None:
+            raise
+        raise InvalidValue(f"Replay {replay_id} was begun with a scorer that has to be given again. {error}") from None
+    if row["scorers"] and names != row["scorers"]:
         raise InvalidValue(
             f"Replay {replay_id} was begun with the scorers {', '.join(row['scorers'])}; others would not be "
             "comparable. Begin a new replay."
         )
-    resolved, _ = default_scorers(db, scorers if scorers is not None else row["scorers"])
     asker = await target.asker(db, replay_id)
     if (asker.model, asker.prompt_rev) != (row["model"], row["prompt_rev"]):
         raise InvalidValue(

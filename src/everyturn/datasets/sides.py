@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from everyturn.errors import InvalidValue
+from everyturn.errors import InvalidValue, NotEnoughData
 
-from .values import Dataset, NotEnoughData
+from .values import Dataset
 
 if TYPE_CHECKING:
     from everyturn.database import Database

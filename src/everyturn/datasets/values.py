@@ -9,26 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from everyturn.errors import EveryturnError, InvalidValue
+from everyturn.errors import InvalidValue
 from everyturn.names import check_name
 
 SUPERSEDED = "superseded"
-
-
-class CaseNotFound(EveryturnError, LookupError):
-    """No case has this id."""
-
-
-class ReplayNotFound(EveryturnError, LookupError):
-    """No replay has this id."""
-
-
-class ReplayConflict(EveryturnError):
-    """Another process is working on this replay."""
-
-
-class NotEnoughData(EveryturnError):
-    """There is too little to answer from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

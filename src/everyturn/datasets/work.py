@@ -10,13 +10,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from everyturn.errors import ReplayNotFound
 from everyturn.values import Usage
 
 from .asking import Answer, Asker
 from .recorder import Recorder, RunKey, row_of
 from .scorers import Scorer
 from .scoring import Judgement, applicable, judge
-from .values import Dataset, ReplayNotFound, case_of
+from .values import Dataset, case_of
 
 if TYPE_CHECKING:
     from everyturn.database import Database
