@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import everyturn as et
 from everyturn import sqlfiles, testing
 
-from .data.retrieval import DISTRACTORS, IDENTIFIERS, PARAPHRASES
+from .data.retrieval import DISTRACTORS, IDENTIFIERS, NAMES, PARAPHRASES, TRAPS
 
 MODES = ("lexical", "vector", "hybrid")
-SETS = {"paraphrases": PARAPHRASES, "identifiers": IDENTIFIERS}
+SETS = {"paraphrases": PARAPHRASES, "identifiers": IDENTIFIERS, "names in sentences": NAMES, "traps": TRAPS}
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,6 @@ async def quality(db: et.Database, pairs: Sequence[tuple[str, str]], mode: str) 
 async def table() -> dict[str, dict[str, Quality]]:
     """For each set of questions and each way of searching, how well it finds."""
     async with testing.database(embedder="local") as db:
-        memories = [answer for _, answer in (*PARAPHRASES, *IDENTIFIERS)] + DISTRACTORS
+        memories = [answer for pairs in SETS.values() for _, answer in pairs] + DISTRACTORS
         await db.memory.remember_many("semantic", [{"text": text} for text in memories])
         return {name: {mode: await quality(db, pairs, mode) for mode in MODES} for name, pairs in SETS.items()}

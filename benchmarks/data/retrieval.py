@@ -1,6 +1,8 @@
 """Questions and the memories that answer them, in the language of software and support.
 
-PARAPHRASES share few words with their questions; IDENTIFIERS are asked for by name. DISTRACTORS answer nothing.
+PARAPHRASES share few words with their questions; IDENTIFIERS are asked for by name; NAMES are joined by case alone, or
+short numbers. In TRAPS a word of the question that could be an identifier also stands in one of the DISTRACTORS, which
+answer nothing.
 """
 
 PARAPHRASES: list[tuple[str, str]] = [
@@ -112,6 +114,52 @@ IDENTIFIERS: list[tuple[str, str]] = [
     ("who is j.doe@example.com", "j.doe@example.com is the contact for procurement."),
 ]
 
+NAMES: list[tuple[str, str]] = [
+    ("why does HttpClient time out on uploads", "HttpClient gives up after thirty seconds when a body is sent."),
+    (
+        "what does getUserById return for deleted people",
+        "getUserById answers with an empty object for removed accounts.",
+    ),
+    ("how many times does retryQueue try", "retryQueue makes five attempts before it stops."),
+    ("is ConnectionPool thread safe", "A ConnectionPool may be used by many threads at once."),
+    ("who owns PaymentGateway", "PaymentGateway belongs to team Heron."),
+    ("does parseDiff handle renames", "parseDiff keeps the former path beside the present one."),
+    ("what is the default of maxRetries", "maxRetries is eight unless configured."),
+    ("can I call renderPage twice", "renderPage is not reentrant."),
+    ("useEffect", "Clean up subscriptions in useEffect."),
+    ("UserService", "UserService caches for a minute."),
+    ("error 1045 from mysql", "Code 1045 means that access was denied for the account."),
+    ("what is ticket 88 about", "Ticket 88 asks for dark mode."),
+    ("rule 7 of the linter", "Rule 7 forbids bare except."),
+    ("port 8443", "Port 8443 serves the admin console."),
+]
+
+TRAPS: list[tuple[str, str]] = [
+    ("Can customers sign in with GitHub?", "Logging in through an external OAuth provider is offered to everyone."),
+    ("How do I get a refund within 24h?", "Money is returned to the card once a dispute is approved."),
+    ("Who moved us to PostgreSQL in 2023?", "The database migration was led by Priya's team."),
+    ("Does the JavaScript bundle load too slowly?", "The front end takes six seconds to become interactive on phones."),
+    (
+        "Is there an e-mail reminder before the trial ends?",
+        "People are notified two days prior to expiry of their free period.",
+    ),
+    ("What is the real-time limit for chat messages?", "Conversations are throttled at five posts a second."),
+    ("How many users fit into plan 3?", "The largest tier holds five hundred seats."),
+    ("Why did deployment 12 fail?", "The rollout broke since the container image was missing."),
+    ("Which iPhone models are supported?", "The app needs a device released in the last five years."),
+    ("When is the follow-up with Acme?", "The next call with that client is on Thursday."),
+    ("How do I reset 2FA?", "A lost second factor is removed by support after an identity check."),
+    ("What changed in the API on 1 May?", "The endpoints now require a token in the header."),
+    ("Is YouTube embedding allowed in tickets?", "Videos from outside cannot be shown inside support requests."),
+    ("Can I pay with PayPal?", "Accepted means of payment are cards and direct debit."),
+    ("How long is the on-call shift?", "Engineers carry the pager for a week at a time."),
+    ("What does error 500 at checkout mean?", "The basket crashes when the tax service does not answer."),
+    ("Which room is the 9am stand-up in?", "The daily meeting takes place beside the kitchen."),
+    ("Does macOS need a restart after updates?", "Macs must be rebooted once patches are installed."),
+    ("Are 10 retries too many?", "A webhook gives up after eight attempts."),
+    ("Is OpenAI allowed for customer data?", "Third-party language models may not see personal information."),
+]
+
 DISTRACTORS: list[str] = [
     "The office plants are watered on Mondays.",
     "Customers pay by card in most shops of the city.",
@@ -193,4 +241,38 @@ DISTRACTORS: list[str] = [
     "Pauses between the talks are short.",
     "A seat in the sun is hard to find.",
     "The bin is emptied on Wednesday.",
+    "Our GitHub stars doubled.",
+    "The 24h race was cancelled.",
+    "PostgreSQL mugs from 2023 are sold out.",
+    "A JavaScript meetup is on Monday.",
+    "The e-mail font is blue.",
+    "A real-time strategy game was installed.",
+    "Bus 3 is late.",
+    "Room 12 is locked.",
+    "The iPhone charger is missing.",
+    "The follow-up film was bad.",
+    "A 2FA sticker is on the door.",
+    "The parade on 1 May was loud.",
+    "A YouTube star visited us.",
+    "PayPal sponsors the run.",
+    "The on-call phone is red.",
+    "500 chairs were delivered.",
+    "The 9am train is full.",
+    "A macOS poster hangs here.",
+    "10 cakes were baked.",
+    "OpenAI rented the floor above.",
+    "HttpServer listens on all interfaces.",
+    "getUserByName is case-insensitive.",
+    "retryPolicy is exponential.",
+    "ConnectionFactory opens sockets lazily.",
+    "PaymentService rounds to cents.",
+    "parseDate takes ISO only.",
+    "maxConnections is twenty.",
+    "renderMenu is fast.",
+    "useState holds a value.",
+    "UserStore writes to disk.",
+    "Code 1054 means an unknown column.",
+    "Ticket 89 asks for exports.",
+    "Rule 8 forbids globals.",
+    "Port 8080 serves the site.",
 ]

@@ -101,8 +101,8 @@ CREATE INDEX agent_turns_memory ON agent_turns ((payload ->> 'toolName'), seq)
 -- 2. What a query asks for.
 
 -- One row for each lexeme of a query, with its share of all the words and of the identifiers that were asked for.
--- An identifier weighs 1. What people write in passing weighs less: a short number 0.4, words joined by case alone
--- (`HttpClient`, but also `GitHub`) 0.5, a hyphenated word or an abbreviation nothing.
+-- An identifier weighs 1. What people also write in passing weighs less: a short number and words joined by case alone
+-- (`HttpClient`, but `GitHub` too) 0.2, a hyphenated word or an abbreviation nothing.
 CREATE FUNCTION everyturn_terms(question text)
 RETURNS TABLE (lexeme text, term tsquery, word double precision, identifier double precision)
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -115,12 +115,12 @@ AS $$
           SELECT asked.lexeme,
                  asked.term,
                  CASE
-                     WHEN asked.lexeme ~ '^[[:digit:]]{1,3}[[:alpha:]]{0,2}$' THEN 0.4
+                     WHEN asked.lexeme ~ '^[[:digit:]]{1,3}[[:alpha:]]{0,2}$' THEN 0.2
                      WHEN asked.lexeme ~ '^[[:alpha:]]\.[[:alpha:]]$' OR asked.lexeme = 'and/or' THEN 0
                      WHEN asked.lexeme ~ '[[:digit:]_.:/#@+]' OR asked.lexeme ~ '-.*-' THEN 1
                      WHEN asked.lexeme ~ '-' THEN 0
                      WHEN asked.lexeme ~ '[\u0e00-\U0003ffff]' THEN 1
-                     WHEN cut.positions IS NULL THEN 0.5
+                     WHEN cut.positions IS NULL THEN 0.2
                      ELSE 0
                  END::double precision AS weight
             FROM (
