@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .datasets.values import Case as Case
     from .datasets.values import Dataset as Dataset
     from .embed import Embedder as Embedder
+    from .errors import CaseNotFound as CaseNotFound
     from .errors import ConversationConflict as ConversationConflict
     from .errors import ConversationNotFound as ConversationNotFound
     from .errors import DatabaseUnavailable as DatabaseUnavailable
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from .errors import MemoryNotFound as MemoryNotFound
     from .errors import MigrationError as MigrationError
     from .errors import ModelError as ModelError
+    from .errors import NotEnoughData as NotEnoughData
     from .errors import QueryNotFound as QueryNotFound
     from .errors import RateBudgetExceeded as RateBudgetExceeded
+    from .errors import ReplayConflict as ReplayConflict
+    from .errors import ReplayNotFound as ReplayNotFound
     from .errors import RunNotFound as RunNotFound
     from .errors import StreamBroken as StreamBroken
     from .errors import ToolArgumentsError as ToolArgumentsError
@@ -95,10 +99,10 @@ _MODULES = {
     "datasets.scorers": "Score",
     "datasets.values": "Captured Case Dataset",
     "embed": "Embedder",
-    "errors": "ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound EmbedderError "
-    "EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MemoryNotFound MigrationError "
-    "ModelError QueryNotFound RateBudgetExceeded RunNotFound StreamBroken ToolArgumentsError "
-    "ToolDefinitionError TurnNotFound",
+    "errors": "CaseNotFound ConversationConflict ConversationNotFound DatabaseUnavailable DatasetNotFound "
+    "EmbedderError EveryturnError ImplementationChanged InvalidValue MaxTurnsExceeded MemoryNotFound MigrationError "
+    "ModelError NotEnoughData QueryNotFound RateBudgetExceeded ReplayConflict ReplayNotFound RunNotFound "
+    "StreamBroken ToolArgumentsError ToolDefinitionError TurnNotFound",
     "evals": "Eval",
     "evaluators": "Evaluated Evaluator Verdict evaluator",
     "event_calls": "EventCall",
