@@ -25,6 +25,7 @@ logger = logging.getLogger("everyturn")
 _TABLES = ("agent_turns", "agent_episodic", "agent_semantic", "eval_case")
 # What pgvector can index with HNSW as vector.
 _MAX_DIMENSIONS = 2000
+_LONGEST_WAIT = "5s"
 
 
 class Vectors:
@@ -118,8 +119,13 @@ class Vectors:
     async def _fitted(self, dimensions: int) -> int:
         try:
             # A connection of its own: the change is durable at once, whatever transaction surrounds.
-            async with self._database.own_connection() as conn, conn.transaction():
-                return await _fit_columns(conn, dimensions)
+            async with self._database.own_connection() as conn:
+                column = await _dimension(conn)
+                if column == dimensions or await _any_vector(conn):
+                    return column
+                # What was read above must hold no lock below: eight processes may open an empty database at once.
+                async with conn.transaction():
+                    return await _fit_columns(conn, dimensions)
         except psycopg.errors.InsufficientPrivilege as error:
             raise EmbedderError(
                 f"The vector columns hold another dimension than the {dimensions} of embedder {self.embedded_by}, and "
@@ -142,15 +148,11 @@ def literal(vector: Sequence[float]) -> str:
 
 async def _fit_columns(conn: Connection, dimensions: int) -> int:
     """Give all vector columns this dimension unless a vector is stored; return the dimension they have then."""
-    column = await _dimension(conn)
-    if column == dimensions or await _any_vector(conn):
-        return column
-    # The lock of the migrations: eight processes may open an empty database at once.
     await conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
     column = await _dimension(conn)
     if column == dimensions:
         return column
-    await conn.execute("SET LOCAL lock_timeout = '5s'")
+    await conn.execute("SELECT set_config('lock_timeout', %s, true)", (_LONGEST_WAIT,))
     tables = [sql.Identifier(table) for table in _TABLES]
     # Nobody may store a vector between the look and the change.
     await conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(tables)))
