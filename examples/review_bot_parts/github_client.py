@@ -46,7 +46,11 @@ def _retry(error: GitHubException, retried: int) -> RetryOption:
     if retried >= MAX_RETRIES:
         return RetryOption(False)
     if isinstance(error, RateLimitExceeded):
-        return RetryOption(error.retry_after <= MAX_WAIT, error.retry_after)
+        # githubkit takes no time at all for none given, and waits a minute.
+        return RetryOption(error.retry_after <= MAX_WAIT, max(error.retry_after, timedelta(milliseconds=50)))
+    if _is_unnamed_limit(error):
+        # Without a time given GitHub wants a minute.
+        return RetryOption(retried == 0, timedelta(seconds=60))
     if may_have_failed_halfway(error) and _is_read(error):
         return RetryOption(True, timedelta(seconds=0.25 * 4**retried))
     return RetryOption(False)
@@ -57,6 +61,12 @@ def may_have_failed_halfway(error: GitHubException) -> bool:
     if isinstance(error, RequestFailed):
         return error.response.status_code >= 500
     return isinstance(error, RequestError)
+
+
+def _is_unnamed_limit(error: GitHubException) -> bool:
+    if isinstance(error, RequestFailed) and error.response.status_code in {403, 429}:
+        return "rate limit" in said(error).lower()
+    return False
 
 
 def _is_read(error: Any) -> bool:
@@ -86,7 +96,7 @@ def _sentence(error: GitHubException, what: str) -> str:
         if status == 401:
             return f"GitHub does not accept the token in GITHUB_TOKEN ({words})."
         if status == 404:
-            return f"GitHub knows no {what}, or the token in GITHUB_TOKEN may not see it."
+            return f"GitHub does not show {what}: there is none, or the token in GITHUB_TOKEN may not see it."
         if status >= 500:
             return f"GitHub failed over {what}, also when asked again ({status}, {words})."
         return f"GitHub refused {what} ({status}): {words}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ MUTED_AFTER = 3
 """So many dismissals silence a rule in a repository, unless one of its comments was accepted."""
 # What these find is looked at by a person every time.
 _NEVER_MUTED = {"hard-coded-secret", "merge-marker"}
-_ADVICE = re.compile(r"^\[[a-z0-9-]+\] `[^`]*`: (?P<message>.+)", re.DOTALL)
 
 
 def learned(finding: Finding, lessons: Sequence[Mapping[str, Any]]) -> Finding | None:
@@ -27,8 +25,9 @@ def learned(finding: Finding, lessons: Sequence[Mapping[str, Any]]) -> Finding |
         return None
     if not accepted and sum(each["times"] for each in dismissed) >= MUTED_AFTER:
         return None
-    advice = _ADVICE.match(accepted[0]["body"]) if accepted else None
-    return replace(finding, message=advice["message"]) if advice else finding
+    # Words about other code may not fit: advice names operators, defaults, exceptions.
+    words = [each["body"].removeprefix(finding.topic) for each in accepted if each["body"].startswith(finding.topic)]
+    return replace(finding, message=words[0]) if words and words[0].strip() else finding
 
 
 def _of_rule(rule: str, lessons: Sequence[Mapping[str, Any]], side: str) -> list[Mapping[str, Any]]:

@@ -30,7 +30,7 @@ _FOR = re.compile(
     r"|\byou(?:'?re| are) right\b|\bwill fix\b",
     re.IGNORECASE | re.MULTILINE,
 )
-_QUOTE_OR_CODE = re.compile(r"```.*?(?:```|\Z)|^[ \t]*>.*$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_QUOTE_OR_CODE = re.compile(r"```.*?(?:```|\Z)|^[ \t]*>[^\n]*|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 # Hidden because it is done with, not because it is wrong.
 _SETTLED = {"resolved": "good", "outdated": None}
 

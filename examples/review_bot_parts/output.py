@@ -48,7 +48,7 @@ def show_table(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(shown(row[column]) for column in columns))
-    console.print(table)
+    console.print(table, width=None if console.is_terminal else max(console.width, 160))
 
 
 def counted(count: int, what: str) -> str:

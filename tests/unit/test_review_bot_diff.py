@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from review_bot_parts.diff import UnreadableDiff, hunks, mark
+from review_bot_parts import diff as diff_module
+from review_bot_parts.diff import UnreadableDiff, hunks, mark, notes_of, shortened
+from review_bot_parts.patches import diff_of
 from review_bot_parts.repository import Repository, RepositoryError
 
 DIFF = """\
@@ -195,3 +197,48 @@ def test_what_is_no_repository_is_said_in_a_sentence(tmp_path: Path) -> None:
         Repository(tmp_path / "nowhere")
     with pytest.raises(RepositoryError, match="not a git working copy"):
         Repository(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        (r"b/f\303\274r.py", "für.py"),
+        (r"b/a\tb\nc.py", "a\tb\nc.py"),
+        (r"b/say \"hi\" \\ there.py", 'say "hi" \\ there.py'),
+        (r"b/\360\237\220\230.py", "🐘.py"),
+        (r"b/\377.py", "\ufffd.py"),
+    ],
+)
+def test_a_path_that_git_quotes_is_read(written: str, path: str) -> None:
+    diff = f'diff --git "{written.replace("b/", "a/", 1)}" "{written}"\n'
+    diff += f'new file mode 100644\n--- /dev/null\n+++ "{written}"\n@@ -0,0 +1 @@\n+x = 1\n'
+    assert [hunk.path for hunk in hunks(mark(diff))] == [path]
+
+
+def test_a_diff_is_shortened_by_whole_files_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diff_module, "MAX_DIFF_LINES", 20)
+    big = "--- /dev/null\n+++ b/x\n@@ -0,0 +1,40 @@\n" + "+1\n" * 40
+    diff = f'diff --git "a/\\303\\274" "b/\\303\\274"\n{big}{DIFF}diff --git a/b/c b/b/c\n{big}'
+    short = shortened(diff, ["logo.png, binary"])
+    assert notes_of(short) == ["logo.png, binary", "ü, too long (44 lines)", "b/c, too long (44 lines)"]
+    assert [hunk.path for hunk in hunks(short)] == ["app.py"]
+    assert short.endswith(DIFF)
+    assert notes_of(DIFF.replace(" import os", " Left out: me")) == []
+
+
+def test_a_diff_is_made_of_patches_as_git_would_write_it() -> None:
+    """Any mix of kinds of files, names that git quotes among them, reads back as what it was."""
+    patch = "@@ -1 +1 @@\n-a\n+b"
+    files = [
+        {"filename": "in.py", "status": "modified", "changes": 2, "patch": patch},
+        {"filename": "with space.py", "status": "added", "changes": 1, "patch": "@@ -0,0 +1 @@\n+b"},
+        {"filename": 'q".py', "previous_filename": "b\\s.py", "status": "renamed", "changes": 2, "patch": patch},
+        {"filename": "copy.py", "previous_filename": "in.py", "status": "copied", "changes": 2, "patch": patch},
+        {"filename": "gone.py", "status": "removed", "changes": 1, "patch": "@@ -1 +0,0 @@\n-a"},
+        {"filename": "empty.py", "status": "removed", "changes": 0},
+        {"filename": "image.png", "status": "added", "changes": 0},
+        {"filename": "new.bin", "status": "changed", "changes": 0, "patch": None},
+    ]
+    text, left_out = diff_of(files)
+    assert [hunk.path for hunk in hunks(text)] == ["in.py", "with space.py", 'q".py', "copy.py"]
+    assert left_out == ["image.png, binary or empty", "new.bin, binary or empty"]

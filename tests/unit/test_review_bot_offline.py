@@ -109,7 +109,7 @@ def test_it_stays_silent_where_it_cannot_look_up_what_was_said() -> None:
 def test_it_keeps_to_itself_what_reviewers_dismissed_and_takes_their_wording() -> None:
     def reviews(args: dict[str, Any]) -> str:
         if args["about"].startswith("[none-comparison]"):
-            survived = [{"body": "[none-comparison] `a == None`: say `is None`, as we all do.", "verdict": "good"}]
+            survived = [{"body": "[none-comparison] `x = y == None`: say `is None`, as we all do.", "verdict": "good"}]
             dismissed = [{"body": "[none-comparison] `z = y != None`: anything", "times": 1, "reason": "numpy"}]
         else:
             survived, dismissed = [], [{"body": "[leftover-debugger] `x`: y", "times": 3, "reason": "meant"}]
