@@ -11,8 +11,8 @@ SELECT t.id, t.seq, t.conversation, t.agent, t.kind, t.created_at,
    AND (:'agent'::text IS NULL OR t.agent = :'agent'::text)
    AND (:'since'::timestamptz IS NULL OR t.created_at >= :'since'::timestamptz)
    AND (:'after'::uuid IS NULL OR t.id > :'after'::uuid)
-   AND (:'above'::bigint IS NULL OR t.conversation IN (
-           SELECT n.conversation FROM agent_turns n WHERE n.seq > :'above'::bigint))
+   AND (:'above'::bigint IS NULL OR t.conversation = ANY (ARRAY(
+           SELECT DISTINCT n.conversation FROM agent_turns n WHERE n.seq > :'above'::bigint)))
    AND (:'ids'::uuid[] IS NULL OR t.id = ANY (:'ids'::uuid[]))
    AND NOT EXISTS (
            SELECT
