@@ -143,8 +143,12 @@ class GitHubForge:
             number = pull.request.number
             with sentences(f"the comments of {self.repo}#{number}"):
                 found = await github_reviewers.review_comments(self._github, self._owner, self._name, number)
-            read = [self._comment(number, each) for each in found]
-            pull.comments = {(each.hunk_hash, _normal(each.body)): each for each in read if each.hunk_hash}
+                marked = [read for each in found if (read := self._comment(number, each)).hunk_hash]
+                # Anyone may write a comment that looks like one of the bot's, to keep it from posting its own.
+                own: set[int] = set()
+                if marked:
+                    own = await github_reviewers.own_comments(self._github, self._owner, self._name, number)
+            pull.comments = {(each.hunk_hash, _normal(each.body)): each for each in marked if each.id in own}
         return pull.comments
 
     async def _post(self, pull: _Pull, wanted: Comment) -> Comment:

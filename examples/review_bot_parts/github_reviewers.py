@@ -71,18 +71,31 @@ async def _add_dismissals(
 
 
 async def _add_threads(github: GitHub[Any], owner: str, name: str, pr: int, signs: Mapping[int, Signs]) -> None:
-    variables = {"owner": owner, "name": name, "pr": pr}
-    async for page in github.graphql.paginate(THREADS, variables):
+    async for comment, first, thread in _threads(github, owner, name, pr):
+        sign = signs.get(comment)
+        if sign is None:
+            continue
+        if first["isMinimized"]:
+            sign.minimised = first["minimizedReason"] or ""
+        # resolvedBy is a person; an app leaves it empty.
+        if thread["isResolved"] and thread["resolvedBy"]:
+            sign.resolved_by = _login(thread["resolvedBy"])
+
+
+async def own_comments(github: GitHub[Any], owner: str, name: str, pr: int) -> set[int]:
+    """The ids of the comments that began a thread and are this token's."""
+    threads = _threads(github, owner, name, pr)
+    return {comment async for comment, first, _ in threads if first["viewerDidAuthor"]}
+
+
+async def _threads(
+    github: GitHub[Any], owner: str, name: str, pr: int
+) -> AsyncIterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """The id of each thread's first comment, the comment, and the thread."""
+    async for page in github.graphql.paginate(THREADS, {"owner": owner, "name": name, "pr": pr}):
         for thread in page["repository"]["pullRequest"]["reviewThreads"]["nodes"]:
             for first in thread["comments"]["nodes"]:
-                sign = signs.get(int(first["fullDatabaseId"] or 0))
-                if sign is None:
-                    continue
-                if first["isMinimized"]:
-                    sign.minimised = first["minimizedReason"] or ""
-                # resolvedBy is a person; an app leaves it empty.
-                if thread["isResolved"] and thread["resolvedBy"]:
-                    sign.resolved_by = _login(thread["resolvedBy"])
+                yield int(first["fullDatabaseId"] or 0), first, thread
 
 
 async def _pages(

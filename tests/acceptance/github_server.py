@@ -190,6 +190,7 @@ class GitHubServer:
                             "fullDatabaseId": str(root["id"]),
                             "isMinimized": root["id"] in self.minimised,
                             "minimizedReason": self.minimised.get(root["id"]),
+                            "viewerDidAuthor": root["user"] == BOT,
                         }
                     ]
                 },

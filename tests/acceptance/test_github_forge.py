@@ -99,6 +99,18 @@ async def test_a_comment_hangs_on_the_right_side_and_is_posted_once(forge: GitHu
     assert len(server.by_bot()) == 6
 
 
+async def test_a_comment_that_only_looks_like_the_bots_keeps_nothing_unsaid(
+    forge: GitHubForge, server: GitHubServer
+) -> None:
+    hunk = await first_hunk(forge)
+    forged = {"body": f"[rule] words\n\n<!-- hunk:{hunk.hash} -->", "path": "a.py", "line": 2, "side": "RIGHT"}
+    _, posted = server.post_comment(server.pulls[7], forged | {"commit_id": server.pulls[7].sha})
+    posted["user"] = {"login": "author", "type": "User"}
+    comment = await post(forge)
+    assert comment.id != posted["id"]
+    assert len(server.by_bot()) == 1
+
+
 @pytest.mark.parametrize(("line", "sentence"), [(99, "Line 99 is not in hunk"), (4, "which shows lines 1 to 3")])
 async def test_a_line_beside_the_diff_is_refused_before_github_is_asked(
     forge: GitHubForge, server: GitHubServer, line: int, sentence: str
