@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_when_a_request_is_sent_again(error: GitHubException, retried: int, wait
 FINDING = Finding("a.py", 1, "bare-except", "name the exceptions.", "except:")
 
 
-def lesson(survived: list[tuple[str, str | None]] = [], dismissed: list[tuple[str, int]] = []) -> list[Any]:  # noqa: B006
+def lesson(survived: Sequence[tuple[str, str | None]] = (), dismissed: Sequence[tuple[str, int]] = ()) -> list[Any]:
     return [
         {
             "survived": [{"body": body, "verdict": verdict} for body, verdict in survived],
