@@ -74,20 +74,24 @@ def _storable(cost: Decimal | None) -> str | None:
 
 
 class Recorder:
-    """`record` returns once its row is durable."""
+    """Writes in the order in which it is given rows."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._waiting: list[tuple[Mapping[str, Any], asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def record(self, row: Mapping[str, Any]) -> None:
-        """Store one run. A cancellation does not undo it."""
+    def submit(self, row: Mapping[str, Any]) -> asyncio.Future[None]:
+        """Begin to store one run; the future is done once it is durable, and fails where it could not be stored."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((row, future))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
-        await asyncio.shield(future)
+        return future
+
+    async def record(self, row: Mapping[str, Any]) -> None:
+        """Store one run. A cancellation does not undo it."""
+        await asyncio.shield(self.submit(row))
 
     async def flush(self) -> None:
         """Wait until everything is written."""

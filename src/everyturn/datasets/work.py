@@ -67,6 +67,7 @@ class Work:
     def __post_init__(self) -> None:
         self._recorder = Recorder(self.db)
         self._buffer: list[dict[str, Any]] = []
+        self._ahead: asyncio.Task[list[dict[str, Any]]] | None = None
         self._place = 1
         self._cases = 0
         self._reading = asyncio.Lock()
@@ -90,34 +91,52 @@ class Work:
             # The others are cancelled already; the first says what happened.
             raise errors.exceptions[0] from None
         finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
             await self._recorder.flush()
         return self.progress
 
     async def _worker(self) -> None:
+        # The next answer is asked for while the last is being written: the database's time is not the model's.
+        stored: asyncio.Future[None] | None = None
         while (row := await self._next()) is not None:
             self._flying += 1
             try:
-                await self.one(row)
+                last, stored = stored, await self.begin(row)
             finally:
                 self._flying -= 1
+            if last is not None:
+                await asyncio.shield(last)
+        if stored is not None:
+            await asyncio.shield(stored)
 
     async def _next(self) -> Mapping[str, Any] | None:
         async with self._reading:
             if self.stopped is not None or self._beyond_budget():
                 return None
-            while not self._buffer:
-                if self._place > self._cases:
-                    return None
-                self._buffer = await self.db.query(
-                    "replay_pending",
-                    id=self.replay_id,
-                    first=self._place,
-                    last=self._place + _PAGE - 1,
-                    retry_errors=self.retry_errors,
-                )
-                self._buffer.reverse()
-                self._place += _PAGE
+            if not self._buffer:
+                self._buffer = await (self._ahead or self._page())
+                self._ahead = None
+            if not self._buffer:
+                return None
+            if self._ahead is None and len(self._buffer) <= _PAGE // 2:
+                self._ahead = asyncio.create_task(self._page())
             return self._buffer.pop()
+
+    async def _page(self) -> list[dict[str, Any]]:
+        """The next things to do, the last first; an empty list at the end."""
+        rows: list[dict[str, Any]] = []
+        while not rows and self._place <= self._cases:
+            first, self._place = self._place, self._place + _PAGE
+            rows = await self.db.query(
+                "replay_pending",
+                id=self.replay_id,
+                first=first,
+                last=first + _PAGE - 1,
+                retry_errors=self.retry_errors,
+            )
+        rows.reverse()
+        return rows
 
     def _beyond_budget(self) -> bool:
         """Whether another answer, with those under way, could go beyond what may be spent."""
@@ -135,13 +154,19 @@ class Work:
         return False
 
     async def one(self, row: Mapping[str, Any]) -> None:
-        """One case and trial: the answer, unless it is stored already, and the verdict on it."""
+        """One case and trial, stored when this returns."""
+        stored = await self.begin(row)
+        if stored is not None:
+            await asyncio.shield(stored)
+
+    async def begin(self, row: Mapping[str, Any]) -> asyncio.Future[None] | None:
+        """The answer, unless it is stored already, and the verdict on it; the future is done once both are stored."""
         case = case_of(row)
         key = RunKey(self.replay_id, self.dataset.id, case.id, row["trial"], self.asker.model, self.asker.prompt_rev)
         earlier = row["outcome"]
         chosen = applicable(self.scorers, case)
         if earlier == "unjudged" and not chosen:
-            return
+            return None
         if earlier == "unjudged" or (earlier == "error" and row["output"].strip()):
             answer = Answer(
                 row["output"],
@@ -162,7 +187,7 @@ class Work:
         earlier_judge = row["judge_cost_usd"]
         if earlier_judge is not None:  # a judge that failed was paid, too
             judgement = replace(judgement, cost_usd=(judgement.cost_usd or Decimal(0)) + earlier_judge)
-        await self._recorder.record(row_of(self.db, key, answer, judgement))
+        stored = self._recorder.submit(row_of(self.db, key, answer, judgement))
         outcome = (
             "error"
             if answer.error is not None or judgement.error is not None
@@ -176,6 +201,7 @@ class Work:
         self._count(earlier, outcome, answer.cost_usd, new_judging, priced=row["cost_usd"])
         if judgement.unpriced and self.max_cost is not None:
             self.stopped = f"The price of a judge is not known, so that a limit of {self.max_cost} USD cannot be kept."
+        return stored
 
     def _count(
         self,
