@@ -35,7 +35,7 @@ def plain_url(tmp_path: Path) -> Iterator[str]:
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         shutil.chown(tmp_path, nobody.pw_uid, nobody.pw_gid)
-        for parent in tmp_path.parents[:2]:
+        for parent in tmp_path.parents[:-2]:
             parent.chmod(parent.stat().st_mode | 0o011)
         user = {"user": nobody.pw_uid, "group": nobody.pw_gid}
     data = tmp_path / "data"

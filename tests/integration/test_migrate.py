@@ -118,7 +118,11 @@ async def test_killed_between_and_within_two_steps(empty_url: str, monkeypatch: 
     async with et.connect(empty_url, embedder=False) as db:
         await db.turns.append(uuid4(), "bot", "user", {"text": "works"})
         assert await db.fetch("SELECT to_regclass('half') AS half") == [{"half": None}]
-        [row] = await db.fetch("SELECT setconfig FROM pg_db_role_setting WHERE setdatabase > 0 AND setrole = 0")
+        [row] = await db.fetch(
+            "SELECT setconfig FROM pg_db_role_setting"
+            " WHERE setrole = 0"
+            "   AND setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
         assert any(setting.startswith("hnsw.iterative_scan=") for setting in row["setconfig"])
     assert recorded(empty_url) == names()
 
