@@ -82,6 +82,8 @@ class Evals:
         """Store a verdict on a turn. Raises InvalidValue for an unknown verdict, TurnNotFound for an unknown turn."""
         if verdict not in VERDICTS:
             raise InvalidValue(f"The verdict {verdict!r} is not one of {', '.join(VERDICTS)}.")
+        if rationale is not None and not isinstance(rationale, str):
+            raise InvalidValue(f"The rationale of a verdict is text; got a {type(rationale).__name__}.")
         turn = as_uuid(turn_id, "turn_id")
         values = {
             "id": uuid7(),

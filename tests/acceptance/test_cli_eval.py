@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -108,6 +109,26 @@ def test_run_says_what_failed(cli: Cli) -> None:
     for reference, words in (("NOT_AN_EVALUATOR", "not an evaluator"), ("nothing", "has no 'nothing'")):
         cli.run("eval", "run", f"{EVALUATORS}:{reference}", code=2)
         assert words in cli.err
+
+
+def test_progress_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("SLOW", "0.2")
+    assert main(["-d", cli.url, "eval", "run", f"{EVALUATORS}:slow", "-j", "1", "--embedder", "none"]) == 0
+    said = terminal.getvalue()
+    assert "slow:v1" in said
+    assert "3/3" in said
+    assert "3 good, 0 partial, 0 bad, 0 failed" in said
+
+
+def test_a_module_of_the_current_directory(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "evals_of_mine.py").write_text(Path(EVALUATORS).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert cli.json("eval", "run", "evals_of_mine:length")["recorded"] == 3
 
 
 def test_agree(cli: Cli) -> None:

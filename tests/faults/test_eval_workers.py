@@ -32,7 +32,10 @@ async def everyturn_db(everyturn_url: str) -> AsyncIterator[et.Database]:
 
 
 def test_two_of_four_workers_are_killed(everyturn_url: str) -> None:
-    """Exactly one verdict per turn and evaluator, though two of four workers die at work."""
+    """Exactly one verdict per turn and evaluator, though two of four workers die at work.
+
+    The kind of field case 87: to look and then to insert lets parallel callers pass.
+    """
     with psycopg.connect(everyturn_url, autocommit=True) as conn:
         conn.execute(
             "INSERT INTO agent_turns (conversation, agent, kind, payload)"

@@ -42,6 +42,7 @@ async def test_every_turn_is_judged_once(everyturn_db: et.Database) -> None:
     model = await turns(db, 600)
     await turns(db, 3, kind="user")
     await turns(db, 3, agent="b")
+    assert await Evaluation(db, rubric).count() == 600
     done = await db.evals.run(rubric)
     assert (done.good, done.bad, done.recorded, done.failed) == (300, 300, 600, 0)
     assert sorted(judged) == sorted(turn.id for turn in model)
@@ -187,6 +188,22 @@ async def test_claims_are_given_back(everyturn_db: et.Database) -> None:
         await theirs.free(ids)
         [row] = await db.fetch("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory'")
         assert row["n"] == 0
+
+
+async def test_behind_a_pooler_every_claim_is_granted_and_it_is_said_once(
+    everyturn_db: et.Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = everyturn_db
+    await turns(db, 5)
+    await db.lock_session.connection()
+    db.lock_session.pooled = True
+    good = et.Evaluator("good", lambda turn: True)
+    done = await asyncio.gather(db.evals.run(good, concurrency=2), db.evals.run(good, concurrency=2))
+    assert sum(one.recorded for one in done) == 5
+    assert len(await db.evals.list()) == 5
+    assert all("pooler" in record.message for record in caplog.records)
+    assert 0 < len(caplog.records) <= 2
+    assert not db.lock_session.held
 
 
 async def test_a_cancelled_worker_leaves_nothing_locked(everyturn_db: et.Database) -> None:
