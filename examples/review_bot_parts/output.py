@@ -33,7 +33,7 @@ def show_review(pull: PullRequest, result: et.RunResult) -> None:
 
 
 def show_verdicts(found: Sequence[Synced]) -> None:
-    for each in found:
+    for each in sorted(found, key=lambda each: (each.pr, each.path, each.line)):
         console.print(f"    [yellow]#{each.pr} {escape(each.path)}:{each.line}[/] {escape(each.body)}")
         console.print(f"        [bold]{each.opinion.verdict}[/]: {escape(each.opinion.reason)}")
 
