@@ -5,15 +5,25 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import asdict, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
+from everyturn.cli.case_files import export_cases, import_cases
+from everyturn.cli.case_options import (
+    AnyTagOption,
+    NotTagOption,
+    OnDuplicate,
+    OnDuplicateOption,
+    ReferenceOption,
+    SourceOption,
+    TagOption,
+    narrowing,
+    split_tags,
+)
 from everyturn.cli.command import Session, command, noun
 from everyturn.cli.exits import NOT_ENOUGH_DATA
 from everyturn.cli.filters import (
@@ -42,24 +52,6 @@ if TYPE_CHECKING:
 
 app = noun("Eval cases: interactions worth answering again.")
 
-TagOption = Annotated[
-    list[str] | None,
-    typer.Option("--tag", "-t", metavar="TAG", help="Cases with all of these tags; repeat it, or use commas."),
-]
-AnyTagOption = Annotated[
-    list[str] | None, typer.Option("--any-tag", metavar="TAG", help="Cases with one of these tags.")
-]
-NotTagOption = Annotated[
-    list[str] | None, typer.Option("--not-tag", metavar="TAG", help="Cases with none of these tags.")
-]
-SourceOption = Annotated[
-    str | None,
-    typer.Option("--source", metavar="NAME", help="Such as production, incident or handcrafted.", parser=readable),
-]
-ReferenceOption = Annotated[
-    str | None, typer.Option("--reference", metavar="TEXT", help="The answer that is right.", parser=readable)
-]
-
 COLUMNS = [
     Column("captured_at"),
     Column("id", whole=True),
@@ -70,33 +62,6 @@ COLUMNS = [
     Column("turn_id", only_piped=True),
     Column("prompt", flexible=True),
 ]
-
-
-class OnDuplicate(StrEnum):
-    store = "store"
-    skip = "skip"
-
-
-OnDuplicateOption = Annotated[
-    OnDuplicate, typer.Option("--on-duplicate", help="What to do with content that is stored already.")
-]
-
-
-def split_tags(given: Sequence[str] | None) -> list[str]:
-    """Tags from repeated options, each of which may hold several between commas."""
-    return [tag.strip() for text in given or () for tag in readable(text).split(",") if tag.strip()]
-
-
-def narrowing(tag: Any, any_tag: Any, not_tag: Any, source: str | None, since: Any, until: Any) -> dict[str, Any]:
-    """The filters of a list of cases, as its query takes them."""
-    return {
-        "tags": split_tags(tag) or None,
-        "any_tags": split_tags(any_tag) or None,
-        "not_tags": split_tags(not_tag) or None,
-        "source": source,
-        "since": since,
-        "until": until,
-    }
 
 
 @command(app, "capture")
@@ -213,7 +178,7 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 
 
 def _warn(out: Output, case: Captured) -> None:
-    from everyturn.datasets.cases import NEAR
+    from everyturn.datasets.storing import NEAR
 
     if not case.stored:
         out.note(f"Not stored again: case {case.id} has exactly this content.")
@@ -331,61 +296,5 @@ async def supersede_case(
     _show_tags(session.out, [case], json)
 
 
-@command(app, "import")
-async def import_cases(
-    session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, CSV or TSV, or a dataset's bundle.")],
-    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Tag every case.")] = None,
-    source: SourceOption = None,
-    on_duplicate: OnDuplicateOption = OnDuplicate.skip,
-    embedder: EmbedderOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Import cases: all of a file, or none, with the numbers of the lines that are wrong.
-
-    Columns: prompt (input, question), reference (expected, expected_output, answer), context (metadata), tags, source,
-    id, captured_at, captured_by, turn_id; any other goes into the context. An empty cell and NaN are missing values.
-    """
-    async with session.database(embedder=embedder_named(embedder)) as db:
-        done = await db.cases.import_file(file, on_duplicate=on_duplicate, tags=split_tags(tag), source=source)
-    if done.duplicates:
-        session.out.note(f"{done.duplicates} cases were there already.")
-    if json:
-        session.out.json(
-            {"imported": done.imported, "duplicates": done.duplicates, "dataset": done.dataset and str(done.dataset)}
-        )
-    else:
-        session.out.line(f"Imported {done.imported} cases{f' and {done.dataset}' if done.dataset else ''}.")
-
-
-@command(app, "export")
-async def export_cases(
-    session: Session,
-    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: stdout.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Write CSV instead of JSONL.")] = False,
-    tag: TagOption = None,
-    any_tag: AnyTagOption = None,
-    not_tag: NotTagOption = None,
-    source: SourceOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-) -> None:
-    """Export cases as JSONL or CSV, the oldest first; `import` reads both."""
-    from everyturn.datasets.exporting import as_csv_lines, case_lines, write_file
-
-    async with session.as_it_is() as db:
-        found = case_lines(db, **narrowing(tag, any_tag, not_tag, source, since, until))
-        if file is not None:
-            await write_file(file, found, as_csv=csv or file.suffix.lower() == ".csv")
-            session.out.note(f"Written: {file}")
-            return
-        await write_lines(session.out, as_csv_lines(found) if csv else found)
-
-
-async def write_lines(out: Output, found: Any) -> None:
-    """Write lines to stdout until its reader leaves."""
-    async with aclosing(found) as lines:
-        async for line in lines:
-            out.write(line + "\n")
-            if out.closed:
-                break
+command(app, "import")(import_cases)
+command(app, "export")(export_cases)

@@ -9,15 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from everyturn.cli.case import (
-    AnyTagOption,
-    NotTagOption,
-    SourceOption,
-    TagOption,
-    import_cases,
-    split_tags,
-    write_lines,
-)
+from everyturn.cli.case_files import import_cases, write_lines
+from everyturn.cli.case_options import AnyTagOption, NotTagOption, SourceOption, TagOption, split_tags
 from everyturn.cli.command import Session, command, noun
 from everyturn.cli.exits import NOT_ENOUGH_DATA
 from everyturn.cli.filters import (
