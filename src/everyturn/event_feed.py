@@ -132,9 +132,10 @@ class Feed:
             self._members.discard(member)
             if member in self._joining:
                 self._joining.remove(member)
+            # With nobody left the task ends by itself: a query that is cancelled costs its connection.
+            self._wake.set()
             if not self._members and not self._joining and self._task is not None:
-                self._task.cancel()
-                self._task = None
+                await asyncio.wait({self._task}, timeout=1)
 
     async def _run(self) -> None:
         self._newest, self._gaps, self.position = None, [], 0
@@ -152,6 +153,8 @@ class Feed:
                     await asyncio.sleep(0.2)
                     continue
                 self._admit()
+                if not self._members:
+                    return
                 now = time.monotonic()
                 if news:
                     pause, news_at = _QUICK, now

@@ -9,7 +9,7 @@
 WITH base AS (
     SELECT coalesce(:'above'::bigint, (SELECT max(e.id) - 10000 FROM agent_events e)) AS id
 ), fresh AS (
-    SELECT e.id, e.created_at, lag(e.id, 1, base.id) OVER (ORDER BY e.id) AS before
+    SELECT e.id, e.created_at, lag(e.id, 1, :'above'::bigint) OVER (ORDER BY e.id) AS before
       FROM base
       JOIN agent_events e ON e.id > base.id
 )
