@@ -293,6 +293,35 @@ def test_a_queue_and_its_worker(cli: Line) -> None:
     assert cli.json("report", "core")[0]["passed"] == 4
 
 
+def test_the_documents_sql_reads_what_replays_wrote(cli: Line, everyturn_url: str) -> None:
+    """One replay a model: the printed pass rate, regressions, coverage (with its cast) and similar cases."""
+    seeds = Path(__file__).parent / "seeds"
+
+    def rows(name: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        text = (seeds / f"{name}.sql").read_text("utf-8").replace("$1", "%s")
+        with psycopg.connect(everyturn_url) as conn:
+            return conn.execute(text if parameters else text.replace("%", "%%"), parameters or None).fetchall()  # type: ignore[arg-type]
+
+    for n in range(4):
+        cli("case", "capture", "--prompt", f"say {n}", "--reference", str(n), "--tag", "regression" if n else "t")
+        cli("dataset", "publish", "core")
+    for model, name in (("old", "claude-opus-4-6"), ("new", "claude-opus-4-7")):
+        options = ["--model-name", name, "--prompt-rev", "a1b2c3"]
+        cli("replay", "core@4", "--model", f"python:leaves.py:{model}", *options)
+    assert [(row[0], row[2], float(row[3]), float(row[5])) for row in rows("pass_rate")] == [
+        ("claude-opus-4-6", 4, 1.0, 0.0),
+        ("claude-opus-4-7", 4, 0.75, 0.0),
+    ]
+    [regression] = rows("regressions")
+    assert (regression[1], regression[3]) == ("say 2", "wrong")
+    assert rows("coverage") == [("regression", 3), ("t", 1)]
+    with psycopg.connect(everyturn_url) as conn:
+        conn.execute("UPDATE eval_case SET embedding = array_fill(1, ARRAY[1024])::real[]::vector")
+    assert len(rows("similar_cases", regression[0])) == 4
+    [row] = cli.json("diff", "core@4", "--baseline", "claude-opus-4-6", "--candidate", "claude-opus-4-7")["cases"]
+    assert row["id"] == str(regression[0])
+
+
 def test_named_queries_of_the_design(cli: Line) -> None:
     from everyturn import sqlfiles
 

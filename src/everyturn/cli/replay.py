@@ -102,7 +102,7 @@ async def replay(
     """
     if (dataset is None) == (resume is None):
         raise typer.BadParameter("Give a dataset, NAME@VERSION, or --resume ID.")
-    from everyturn.datasets.plan import Estimate, read_prompt
+    from everyturn.datasets.plan import read_prompt
 
     async with session.database(embedder=embedder_named(embedder)) as db:
         common: dict[str, Any] = {"model": model, "agent": agent, "scorers": scorer, "max_cost": max_cost}
@@ -114,23 +114,20 @@ async def replay(
                 done = await db.datasets.resume(resume, retry_errors=retry_errors, **common)
             else:
                 assert dataset is not None
-                done = await db.datasets.replay(
-                    dataset,
-                    prompt=None if prompt is None else read_prompt(prompt),
-                    prompt_rev=prompt_rev,
-                    model_name=model_name,
-                    trials=trials,
-                    sample=sample,
-                    seed=seed,
-                    timeout=timeout,
-                    settings=_settings(setting),
-                    dry_run=dry_run,
-                    queue=queue,
-                    **common,
-                )
-            if isinstance(done, Estimate):
-                _show(session.out, asdict(done), json)
-                return 0
+                common |= {
+                    "prompt": None if prompt is None else read_prompt(prompt),
+                    "prompt_rev": prompt_rev,
+                    "model_name": model_name,
+                    "trials": trials,
+                    "sample": sample,
+                    "seed": seed,
+                    "timeout": timeout,
+                    "settings": _settings(setting),
+                }
+                if dry_run:
+                    _show(session.out, asdict(await db.datasets.replay(dataset, dry_run=True, **common)), json)
+                    return 0
+                done = await db.datasets.replay(dataset, queue=queue, **common)
             if queue and not detach:
                 await _watch(db, done.id, show)
         from everyturn.datasets.work import read_progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import UUID
 
 import psycopg
@@ -18,7 +18,17 @@ from .cases import filters
 from .values import SUPERSEDED, Case, Dataset, DatasetRef, aware, case_of, dataset_name
 
 if TYPE_CHECKING:
+    import builtins
+    import os
+    from pathlib import Path
+
     from everyturn.database import Database
+
+    from .compare import Diff
+    from .gate import GateResult
+    from .plan import Estimate
+    from .replay import ReplayResult
+    from .report import Line
 
 _NEAREST = 50
 
@@ -173,37 +183,47 @@ class Datasets:
             limit=limit,
         )
 
-    async def replay(self, dataset: DatasetRef | Dataset | str, **options: Any) -> Any:
-        """Replay a dataset against a model; see `everyturn.datasets.replay.replay`."""
+    @overload
+    async def replay(
+        self, dataset: DatasetRef | Dataset | str, *, dry_run: Literal[True], **options: Any
+    ) -> Estimate: ...
+    @overload
+    async def replay(
+        self, dataset: DatasetRef | Dataset | str, *, dry_run: Literal[False] = False, **options: Any
+    ) -> ReplayResult: ...
+    async def replay(
+        self, dataset: DatasetRef | Dataset | str, *, dry_run: bool = False, **options: Any
+    ) -> ReplayResult | Estimate:
+        """Put a dataset's cases to a model and score its answers; see `everyturn.datasets.replay.replay`."""
         from .replay import replay
 
-        return await replay(self._database, await self.get(dataset), **options)
+        return await replay(self._database, await self.get(dataset), dry_run=dry_run, **options)
 
-    async def resume(self, replay_id: UUID | str, **options: Any) -> Any:
+    async def resume(self, replay_id: UUID | str, **options: Any) -> ReplayResult:
         """Finish exactly what is missing of a replay; see `everyturn.datasets.replay.resume`."""
         from .replay import resume
 
         return await resume(self._database, as_uuid(replay_id, "replay id"), **options)
 
-    async def report(self, dataset: DatasetRef | Dataset | str, **options: Any) -> Any:
+    async def report(self, dataset: DatasetRef | Dataset | str, **options: Any) -> builtins.list[Line]:
         """How each model and prompt does on a dataset; see `everyturn.datasets.report.report`."""
         from .report import report
 
         return await report(self._database, await self.get(dataset), **options)
 
-    async def diff(self, dataset: DatasetRef | Dataset | str, **options: Any) -> Any:
+    async def diff(self, dataset: DatasetRef | Dataset | str, **options: Any) -> Diff:
         """What changed between two models or prompts; see `everyturn.datasets.compare.diff`."""
         from .compare import diff
 
         return await diff(self._database, await self.get(dataset), **options)
 
-    async def gate(self, dataset: DatasetRef | Dataset | str, **options: Any) -> Any:
+    async def gate(self, dataset: DatasetRef | Dataset | str, **options: Any) -> GateResult:
         """Whether a candidate may be released; see `everyturn.datasets.gate.gate`."""
         from .gate import gate
 
         return await gate(self._database, await self.get(dataset), **options)
 
-    async def export(self, dataset: DatasetRef | Dataset | str, path: Any = None) -> Any:
+    async def export(self, dataset: DatasetRef | Dataset | str, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a dataset as a self-contained bundle; see `everyturn.datasets.exporting.export_dataset`."""
         from .exporting import export_dataset
 

@@ -91,7 +91,7 @@ def binomial(rng: random.Random, n: int, p: float) -> int:
     D. A. Relles, "A simple algorithm for generating binomial random variables when N is large", JASA 67 (1972),
     612–613: the middle one of n uniform numbers is a beta variable, and tells which half is left to look at.
     """
-    if n * p * (1 - p) > 10_000:
+    if n * p * (1 - p) > 1000:
         return min(n, max(0, round(rng.gauss(n * p, math.sqrt(n * p * (1 - p))))))
     found = 0
     while n > 20:
