@@ -50,7 +50,10 @@ def _checksum(text: str) -> str:
 async def applied(conn: AsyncConnection[Any]) -> dict[str, str]:
     """The migrations this database records, by name, with their checksums; empty on a database without any."""
     async with conn.cursor(row_factory=psycopg.rows.tuple_row) as rows:
-        await rows.execute("SELECT 1 WHERE to_regclass('everyturn_migrations') IS NOT NULL")
+        # Read from the table of tables: to_regclass() may answer from a cache that is older than the lock just granted.
+        await rows.execute(
+            "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'everyturn_migrations' AND pg_table_is_visible(oid)"
+        )
         if await rows.fetchone() is None:
             return {}
         await rows.execute("SELECT name, checksum FROM everyturn_migrations ORDER BY name")

@@ -84,12 +84,18 @@ def test_eight_processes_open_one_empty_database_at_once(empty_url: str) -> None
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    for process in processes:
-        _, error = process.communicate(timeout=60)
-        assert process.returncode == 0, error
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, said
     assert recorded(empty_url) == names()
     with psycopg.connect(empty_url) as conn:
         assert conn.execute("SELECT count(*) FROM agent_turns").fetchone() == (8,)
+
+
+async def test_many_connections_migrate_one_empty_database_at_once(empty_url: str) -> None:
+    """field case 32: also those that looked before the first one was done."""
+    dbs = [Database(empty_url) for _ in range(12)]
+    done = await asyncio.gather(*(db.migrate() for db in dbs))
+    assert sorted(name for applied in done for name in applied) == names()
 
 
 async def test_killed_between_and_within_two_steps(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
