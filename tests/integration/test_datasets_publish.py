@@ -137,7 +137,7 @@ async def test_what_does_not_exist(everyturn_db: et.Database) -> None:
             await everyturn_db.datasets.get(ref)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 4), min_size=2, max_size=6))
 def test_any_interleaving_of_publishers_gives_distinct_versions(everyturn_url: str, sizes: list[int]) -> None:
     """Publishers of one name, each with cases of its own, over connections of their own."""

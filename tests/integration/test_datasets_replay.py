@@ -348,6 +348,8 @@ async def test_what_cannot_be_replayed_is_said_before_anything_is_written(everyt
         {"model": model(echo), "trials": 0},
         {"model": model(echo), "sample": 0},
         {"model": model(echo), "queue": True},
+        {"model": model(echo), "model_name": "x" * 3000},
+        {"model": model(echo), "prompt_rev": " "},
         {"model": model(echo), "scorers": ["similarity"]},
     ):
         with pytest.raises((InvalidValue, et.ModelError)):

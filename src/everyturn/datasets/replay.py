@@ -17,6 +17,7 @@ from everyturn import jsonable
 from everyturn.errors import ConversationConflict, InvalidValue, ReplayConflict, ReplayNotFound
 from everyturn.ids import uuid7
 from everyturn.locks import ConversationLock
+from everyturn.names import check_name
 
 from .plan import Estimate, Target, choose, default_scorers, estimate
 from .values import Dataset
@@ -83,6 +84,8 @@ async def replay(
         return await estimate(db, dataset, target, resolved, case_ids, trials)
     replay_id = uuid7()
     asker = await target.asker(db, replay_id)
+    check_name(asker.model, "model name")
+    check_name(asker.prompt_rev, "prompt revision")
     if queue:
         from .queue import check_queueable
 
