@@ -65,7 +65,8 @@ def paired_bootstrap(
     n = sum(differences.values())
     if n == 0:
         return 0.0, 0.0
-    values = sorted(differences)
+    # The commonest first: what is left to draw from is soon small.
+    values = sorted(differences, key=lambda value: (-differences[value], value))
     rng = random.Random(seed)
     means = sorted(_resampled(rng, values, [differences[value] for value in values], n) / n for _ in range(resamples))
     tail = (1 - level) / 2
