@@ -33,9 +33,7 @@ def test_it_is_postgres_18_with_pgvector(server: embedded.Server) -> None:
     with psycopg.connect(server.url) as connection:
         assert connection.info.server_version // 10000 == 18
         assert connection.info.dbname == "everyturn"
-        row = connection.execute(
-            "SELECT default_version FROM pg_available_extensions WHERE name = 'vector'"
-        ).fetchone()
+        row = connection.execute("SELECT default_version FROM pg_available_extensions WHERE name = 'vector'").fetchone()
     assert row is not None
     assert tuple(map(int, row[0].split("."))) >= (0, 8)
 
@@ -135,9 +133,7 @@ def test_starting_does_not_import_more_than_it_needs() -> None:
     assert re.search(r"pixeltable", done.stderr) is None
 
 
-def test_the_default_directory_is_under_the_users_data(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_default_directory_is_under_the_users_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     path = embedded.default_directory()
     assert path.is_absolute()
