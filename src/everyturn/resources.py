@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
-from typing import NoReturn
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from .connection import Connection, Opener, Preparing, configure, quiet, unreachable
+from .connection import Connection, Opener, Preparing
 from .database_errors import connection_lost, translate
-from .errors import DatabaseUnavailable
+from .pool import Pool
 from .session import Session, stop_preparing
 from .writer import Writer
-
-logger = logging.getLogger("everyturn")
-
-_POOL_SIZE = 8
-_PATIENCE = 30.0
 
 
 class Resources:
@@ -34,21 +26,9 @@ class Resources:
         self.session = Session(self._opener, preparing)
         self.writer = Writer(self.session)
         self.lock_session = Session(Opener(session_url), preparing) if session_url else self.session
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            url,
-            connection_class=self._opener.connection_class,
-            kwargs=self._opener.options,
-            configure=self._configure,
-            min_size=0,
-            max_size=_POOL_SIZE,
-            open=False,
-            timeout=_PATIENCE,
-            name="everyturn",
-        )
-        self._opening: asyncio.Task[None] | None = None
+        self._pool = Pool(self._opener, self._configure)
 
     async def _configure(self, conn: Connection) -> None:
-        await configure(conn)
         if self._preparing.enabled:
             cursor = await conn.execute("SELECT pg_backend_pid() AS pid", prepare=False)
             row = await cursor.fetchone()
@@ -59,40 +39,13 @@ class Resources:
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool, in autocommit mode. Raises DatabaseUnavailable."""
-        if self._opening is None:
-            self._opening = asyncio.ensure_future(self._pool.open())
-        await asyncio.shield(self._opening)
-        conn = await self._living()
+        conn = await self._pool.take()
         try:
             yield conn
         finally:
-            # A caller that is cancelled here must not take the connection along.
-            await asyncio.shield(asyncio.ensure_future(self._pool.putconn(conn)))
-
-    async def _living(self) -> Connection:
-        """A connection that is open as far as it says; those the server has ended are given up.
-
-        The pool's own check would wait a second before it looks at the next one.
-        """
-        while True:
-            try:
-                conn = await self._pool.getconn()
-            except PoolClosed as error:
-                raise DatabaseUnavailable("This database was closed; open it again with et.connect().") from error
-            except PoolTimeout as error:
-                await self._explain(error)
-            if quiet(conn):
-                return conn
-            try:
-                # A round trip only where something arrived on the idle connection.
-                await conn.execute("SELECT 1", prepare=False)
-                return conn
-            except psycopg.Error:
-                conn.pgconn.finish()
-                await self._pool.putconn(conn)
-            except BaseException:
-                await asyncio.shield(asyncio.ensure_future(self._pool.putconn(conn)))
-                raise
+            if not self._pool.give_back(conn):
+                # A caller that is cancelled here must not take the connection along.
+                await asyncio.shield(asyncio.ensure_future(self._pool.clean_up(conn)))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -114,24 +67,11 @@ class Resources:
                     if begun or attempt == 2:
                         raise translate(error) from error
 
-    async def _explain(self, error: PoolTimeout) -> NoReturn:
-        """Say why no connection was to be had: the server is away, or all connections are in use."""
-        try:
-            conn = await self._opener.open(connect_timeout=3)
-        except psycopg.OperationalError as cause:
-            raise unreachable(self._opener.url, cause) from error
-        await conn.close()
-        raise DatabaseUnavailable(
-            f"All {_POOL_SIZE} connections of the pool were in use for {_PATIENCE:.0f} seconds. "
-            "Keep transactions short."
-        ) from error
-
     async def close(self) -> None:
         """Write what is queued, then close every connection."""
         await self.writer.close()
         await self.session.free_released()
-        if self._opening is not None:
-            await self._pool.close()
+        await self._pool.close()
         if self.lock_session is not self.session:
             await self.lock_session.free_released()
             await self.lock_session.close()
@@ -150,5 +90,4 @@ class Resources:
         """Close the sockets of a loop that has ended."""
         self.session.abandon()
         self.lock_session.abandon()
-        for conn in list(self._pool._pool):
-            conn.pgconn.finish()
+        self._pool.abandon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import threading
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 
 import everyturn as et
+from everyturn import pool
 from everyturn.database import Database
 from everyturn.errors import DatabaseUnavailable, InvalidValue, QueryNotFound
 from everyturn.testing import database_url
@@ -52,6 +54,59 @@ def test_one_database_serves_event_loop_after_event_loop(everyturn_db: Database)
                 return await count(everyturn_db)
 
         assert asyncio.run(work()) == 2 * n + 2
+
+
+def test_a_loop_that_ends_at_any_instant_ends(everyturn_url: str) -> None:
+    """field case 33: nothing hangs, also when it ends while a connection is being opened."""
+
+    async def work(db: Database, seconds: float) -> None:
+        tasks = [asyncio.ensure_future(use(db)) for use in (add, count) for _ in range(3)]
+        await asyncio.sleep(seconds)
+        assert tasks
+
+    began = time.monotonic()
+    db = Database(everyturn_url)
+    for n in range(40):
+        asyncio.run(work(db, n * 0.0004))
+    asyncio.run(db.close())
+    assert time.monotonic() - began < 20
+
+
+async def test_no_more_connections_than_the_pool_holds(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = await asyncio.gather(*(db.fetch("SELECT pg_backend_pid() AS pid, pg_sleep(0.02)") for _ in range(40)))
+    assert len({rows[0]["pid"] for rows in seen}) == 8
+    monkeypatch.setattr(pool, "_PATIENCE", 0.2)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(8):
+            await stack.enter_async_context(db.own_connection())
+        with pytest.raises(DatabaseUnavailable, match="All 8 connections were in use"):
+            await db.fetch("SELECT 1")
+    assert await db.fetch("SELECT 1 AS one") == [{"one": 1}]
+
+
+async def test_a_transaction_left_open_by_hand_is_rolled_back(db: Database) -> None:
+    """field case 47"""
+    await db.execute("BEGIN")
+    for _ in range(3):
+        async with asyncio.timeout(5):
+            await add(db)
+            assert await db.fetch("SELECT pg_current_xact_id_if_assigned() IS NULL AS none") == [{"none": True}]
+    open_ones = await db.fetch("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+                               " AND datname = current_database()")  # fmt: skip
+    assert open_ones == []
+
+
+async def test_connections_that_nobody_uses_are_closed(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """field case 49: an idle program does not keep what others need."""
+    monkeypatch.setattr(pool, "_IDLE", 0.1)
+    await asyncio.gather(*(db.fetch("SELECT pg_sleep(0.02)") for _ in range(8)))
+    await asyncio.sleep(0.3)
+    with psycopg.connect(db.url) as conn:
+        [left] = conn.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchone() or (None,)
+    assert left == 0
+    assert await count(db) == 0
 
 
 def test_a_loop_that_was_stopped_but_not_closed_does_not_hold_up_the_end(everyturn_url: str) -> None:
