@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def run(
 @pytest.mark.parametrize("flags", ["", "--json"])
 def test_a_pipe_into_head_is_quiet(url: str, flags: str) -> None:
     """field case 119"""
-    command = " ".join([*CLI, "-q", "-d", f"'{url}'", "turn list --all", flags])
+    command = shlex.join([*CLI, "-q", "-d", url, "turn", "list", "--all", *flags.split()])
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} | head -1"], capture_output=True, check=False, timeout=60
     )
@@ -69,7 +70,7 @@ def test_a_pipe_into_head_is_quiet(url: str, flags: str) -> None:
 )
 def test_a_stdout_that_takes_nothing(url: str, redirect: str, code: int, said: bytes) -> None:
     """field case 119"""
-    command = " ".join([*CLI, "-q", "-d", f"'{url}'", "tool list --json", redirect])
+    command = shlex.join([*CLI, "-q", "-d", url, "tool", "list", "--json"]) + " " + redirect
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (code, said)
 
