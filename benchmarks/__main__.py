@@ -18,7 +18,7 @@ from rich.table import Table
 
 from .harness import Row, Scale
 
-MODULES = ("appends", "runs", "recall", "datasets")
+MODULES = ("appends", "runs", "events", "recall", "datasets")
 
 
 async def measure(modules: list[str], scale: Scale, console: Console) -> list[Row]:

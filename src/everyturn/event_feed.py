@@ -238,7 +238,7 @@ class Feed:
         ]
 
     async def _read(self, name: str, params: dict[str, Any]) -> list[EventRecord]:
-        return [EventRecord(**row) for row in await self._database.read(name, params)]
+        return [EventRecord.of(row) for row in await self._database.read(name, params)]
 
     def _give(self, record: EventRecord, *, late: bool) -> None:
         for member in self._members:

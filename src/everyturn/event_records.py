@@ -14,7 +14,7 @@ ENDS = frozenset(("final", "error"))
 STATUSES = ("running", "finished", "failed", "cut off")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EventRecord:
     """One row of `agent_events`."""
 
@@ -29,6 +29,13 @@ class EventRecord:
     internal_call_id: str | None = None
     created_at: datetime | None = None
     id: int | None = None
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> EventRecord:
+        """The record of a row with every column; thousands of them, whose fields are not set one by one."""
+        record = object.__new__(cls)
+        object.__setattr__(record, "__dict__", row)
+        return record
 
     @property
     def type(self) -> str | None:

@@ -77,7 +77,7 @@ class Events:
                 "types": list(types) if types is not None else None,
             },
         )
-        return [EventRecord(**row) for row in rows]
+        return [EventRecord.of(row) for row in rows]
 
     async def pages(
         self, run_id: str, *, after: int = 0, types: Sequence[str] | None = None, size: int = _PAGE
@@ -96,7 +96,7 @@ class Events:
         ids = [row["id"] for row in rows]
         for start in range(0, len(ids), size):
             part = await self._database.read("events_with_ids", {"ids": ids[start : start + size]})
-            yield [EventRecord(**row) for row in part]
+            yield [EventRecord.of(row) for row in part]
 
     async def calls(self, run_id: str) -> list[EventCall]:
         """The tool calls of a run, each with its result: paired also where ids are missing or used again."""
@@ -200,7 +200,7 @@ class Events:
                     params = {"after": last, "until": member.begin, "runs": None, "limit": _PAGE}
                     rows = await self._database.read("events_after", params)
                     for row in rows:
-                        record = EventRecord(**row)
+                        record = EventRecord.of(row)
                         last = row["id"]
                         if _wanted(record, agent, wanted):
                             yield record

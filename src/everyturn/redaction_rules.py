@@ -203,41 +203,55 @@ _SENSITIVE_ENDINGS = (
 # These name other things as often: only a value that looks like a credential is masked under them.
 _WEAK_KEYS = frozenset(("token", "secret", "secrets", "pwd", "auth", "bearer", "cookie", "credential", "credentials"))
 
-# What lower-case text must hold some of. Each pattern begins with a literal, which is found at the speed of memchr.
-_ENDINGS = (
-    re.compile(
-        "-(?:(?<=sk-)|(?<=xai-)|(?<=pplx-)|(?<=tvly-)|(?<=nvapi-)|(?<=glpat-)|(?<=gldt-)|(?<=glrt-)|(?<=pypi-)|"
-        "(?<=xox[abeprs]-)|(?<=xapp-)|(?<=-----)begin )"
-    ),
-    re.compile(
-        "_(?:(?<=gh[pousr]_)|(?<=[sr]k_)|(?<=gsk_)|(?<=lsv2_)|(?<=github_)pat|(?<=npm_)|(?<=hf_)|(?<=dop_)v1)",
-    ),
-    re.compile("token(?!s)"),
-    re.compile(
-        "key(?:(?<=(?:api|ess|ate|ing|ion|unt|ter|ret|ook)key)|(?<=(?:api|ess|ate|ing|ion|unt|ter|ret|ook)[-_. ]key))",
-    ),
-    re.compile('auth(?:orization|\\\\?")'),
-    re.compile('pwd\\\\?"'),
-    re.compile("pass(?:w|ph)"),
-    re.compile("basic "),
+# Each begins with a literal, which is found at the speed of memchr.
+_AFTER_HYPHEN = re.compile(
+    "-(?:(?<=sk-)|(?<=xai-)|(?<=pplx-)|(?<=tvly-)|(?<=nvapi-)|(?<=glpat-)|(?<=gldt-)|(?<=glrt-)|(?<=pypi-)|"
+    "(?<=xox[abeprs]-)|(?<=xapp-)|(?<=-----)begin )"
 )
-_CASED = ("AKIA", "ASIA", "AIza", "eyJ", "SG.", "ATATT")
-_PIECES = ("secret", "bearer", "cookie", "credential", "ya29.", "hooks.slack", "/webhooks/", "sig=", "signature=")
+_AFTER_UNDERSCORE = re.compile(
+    "_(?:(?<=gh[pousr]_)|(?<=[sr]k_)|(?<=gsk_)|(?<=lsv2_)|(?<=github_)pat|(?<=npm_)|(?<=hf_)|(?<=dop_)v1)"
+)
+_TOKEN = re.compile("token(?!s)")
+_KEY = re.compile(
+    "key(?:(?<=(?:api|ess|ate|ing|ion|unt|ter|ret|ook)key)|(?<=(?:api|ess|ate|ing|ion|unt|ter|ret|ook)[-_. ]key))"
+)
+_AUTH = re.compile('auth(?:orization|\\\\?")')
+_PWD = re.compile('pwd\\\\?"')
 
 
 def suspicious(text: str) -> bool:
-    """Whether anything of this text, JSON or not, can be masked by default: cheap, and true too often."""
-    for piece in _CASED:
-        if piece in text:
-            return True
+    """Whether anything of this text, JSON or not, can be masked by default: cheap, and true too often.
+
+    It is asked of every value that is stored, and so written out: a loop, or a pattern for each, takes twice as long.
+    """
     low = text.lower()
-    for piece in _PIECES:
-        if piece in low:
-            return True
-    for pattern in _ENDINGS:
-        if pattern.search(low):
-            return True
-    return "@" in low and "://" in low
+    return bool(
+        "secret" in low
+        or "bearer" in low
+        or "cookie" in low
+        or "credential" in low
+        or "passw" in low
+        or "passph" in low
+        or "basic " in low
+        or "sig=" in low
+        or "signature=" in low
+        or "ya29." in low
+        or "hooks.slack" in low
+        or "/webhooks/" in low
+        or "eyJ" in text
+        or "AKIA" in text
+        or "ASIA" in text
+        or "AIza" in text
+        or "SG." in text
+        or "ATATT" in text
+        or ("_" in low and _AFTER_UNDERSCORE.search(low))
+        or ("-" in low and _AFTER_HYPHEN.search(low))
+        or ("key" in low and _KEY.search(low))
+        or ("token" in low and _TOKEN.search(low))
+        or ("auth" in low and _AUTH.search(low))
+        or ("pwd" in low and _PWD.search(low))
+        or ("@" in low and "://" in low)
+    )
 
 
 _PLACEHOLDER = re.compile(

@@ -48,7 +48,8 @@ async def sse(
             next_event.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
                 await next_event
-        await events.aclose()  # type: ignore[attr-defined]
+        with contextlib.suppress(RuntimeError):  # when the event loop ends it closes every generator at once
+            await events.aclose()  # type: ignore[attr-defined]
 
 
 def _id(last_event_id: str | int | None) -> int:

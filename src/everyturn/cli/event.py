@@ -144,27 +144,28 @@ async def tail(
         else:
             events = db.events.follow_all(after=after, agent=agent)
         writers: dict[str, _TimelineWriter] = {}
-        async for record in _with_pauses(events):
-            if record is None:
-                # Nothing more for the moment: what was said so far is worth seeing.
-                for writer in writers.values():
-                    writer.end()
-            elif raw:
-                out.json_line(record.event)
-            elif json:
-                out.json_line(asdict(record))
-            else:
-                prefix = "" if run is not None else record.run_id
-                if record.run_id not in writers:
+        async with aclosing(_with_pauses(events)) as told:  # type: ignore[type-var]
+            async for record in told:
+                if record is None:
+                    # Nothing more for the moment: what was said so far is worth seeing.
                     for writer in writers.values():
                         writer.end()
-                    writers[record.run_id] = _TimelineWriter(out, prefix, begun=not writers)
-                writers[record.run_id].row(asdict(record))
-                if record.ends:
-                    writers.pop(record.run_id).end()
-            out.flush()
-            if out.closed:
-                break
+                elif raw:
+                    out.json_line(record.event)
+                elif json:
+                    out.json_line(asdict(record))
+                else:
+                    prefix = "" if run is not None else record.run_id
+                    if record.run_id not in writers:
+                        for writer in writers.values():
+                            writer.end()
+                        writers[record.run_id] = _TimelineWriter(out, prefix, begun=not writers)
+                    writers[record.run_id].row(asdict(record))
+                    if record.ends:
+                        writers.pop(record.run_id).end()
+                out.flush()
+                if out.closed:
+                    break
         for writer in writers.values():
             writer.end()
 
@@ -187,7 +188,8 @@ async def _with_pauses(events: AsyncIterator[EventRecord]) -> AsyncIterator[Even
         waiting.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await waiting
-        await events.aclose()  # type: ignore[attr-defined]
+        with suppress(RuntimeError):  # when the event loop ends it closes every generator at once
+            await events.aclose()  # type: ignore[attr-defined]
 
 
 @command(app, "redact")
