@@ -185,7 +185,6 @@ def _failed(run: Run, call: ToolCall, error: BaseException | None, stage: str) -
 
 
 def _context(run: Run, call: ToolCall) -> Context:
-    loop = asyncio.get_running_loop()
     return Context(
         db=run.db,
         deps=run.deps,
@@ -194,5 +193,5 @@ def _context(run: Run, call: ToolCall) -> Context:
         conversation=run.conversation,
         run_id=run.run_id,
         tool_call_id=call.id,
-        _face=lambda value: Portal(loop).face(value),
+        _face=Portal(asyncio.get_running_loop()).face,
     )

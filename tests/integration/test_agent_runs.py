@@ -718,6 +718,23 @@ async def test_wrong_options_are_refused_with_a_sentence(everyturn_db: et.Databa
 # Blocking
 
 
+async def test_a_sync_handlers_transaction_holds_for_its_memory(everyturn_db: et.Database) -> None:
+    @et.tool
+    def note(text: str, ctx: et.Context) -> str:
+        """Note something, then think better of it."""
+        try:
+            with ctx.db.transaction():
+                ctx.memory.remember("semantic", text=text)
+                raise ValueError("not after all")
+        except ValueError:
+            return "undone"
+
+    call = et.ModelTurn(tool_calls=[et.ToolCall("1", "note", {"text": "a fact"})])
+    agent = et.Agent(everyturn_db, "noter", tools=[note], model=ScriptedModel([call, "done"]))
+    await agent.run("note a fact")
+    assert await everyturn_db.fetch("SELECT 1 AS one FROM agent_semantic") == []
+
+
 def test_run_sync_out_of_and_inside_a_running_loop(everyturn_url: str) -> None:
     """field case 33, field case 35"""
 

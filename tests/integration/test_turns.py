@@ -153,6 +153,16 @@ async def test_the_last_turns_never_cut_a_call_from_its_outcome(everyturn_db: et
             await everyturn_db.turns.load(conversation, wrong)  # type: ignore[arg-type]
 
 
+async def test_calls_that_no_answer_names_keep_their_outcomes_too(everyturn_db: et.Database) -> None:
+    conversation = uuid4()
+    for call in ("call_0", "call_1", "call_0"):
+        for kind in ("tool_call", "tool_result"):
+            await everyturn_db.turns.append(conversation, "a", kind, {"toolName": "t", "toolCallId": call})
+    kinds = [turn.kind for turn in await everyturn_db.turns.load(conversation, last=1)]
+    assert kinds == ["tool_call", "tool_result"]
+    assert len(await everyturn_db.turns.load(conversation, last=3)) == 4
+
+
 async def test_a_long_conversation_is_paged_in_flat_memory(everyturn_db: et.Database) -> None:
     conversation = uuid4()
     await everyturn_db.execute(
