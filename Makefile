@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml scripts/venv
 setup: $(STAMP)  ## Set up .venv (the other targets do it by themselves)
 	@:
 
-demo: $(STAMP)  ## Review this repository's last commits, dismiss a finding, review again, and ask what went wrong
+demo: $(STAMP)  ## Review this repository's last commits, dismiss a finding, review again, gate a prompt
 	@LAST=$(LAST) scripts/demo
 
 test: $(STAMP)  ## Run the tests

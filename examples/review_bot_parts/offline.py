@@ -3,7 +3,7 @@
 It is asked what a model is asked and answers what a model answers: it calls `fetch_pr_diff`, then
 `prior_findings` for each hunk it has something to say about and `past_reviews` for each rule, then
 `post_review_comment` for what was neither said before nor dismissed, and closes with a sentence. All it knows it
-reads from the messages.
+reads from the messages, and of its instructions the lines that list what reviewers dismissed: `- [rule] …`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class OfflineReviewer:
         said = {_args(call).get("hunk_hash"): _texts(outcome) for call, outcome in priors}
         new = [(key, each) for key in found for each in found[key] if _is_new(each, said.get(key))]
         lessons = [json.loads(outcome.content) for _, outcome in outcomes["past_reviews"] if not outcome.is_error]
-        wanted = [(key, worded) for key, each in new if (worded := learned(each, lessons))]
+        told = _dismissed(request.instructions or "")
+        kept = [(key, each) for key, each in new if not any(line.startswith(each.topic) for line in told)]
+        wanted = [(key, worded) for key, each in kept if (worded := learned(each, lessons))]
         if wanted and not posts:
             places = [
                 {"path": each.path, "line": each.line, "body": each.body, "hunk_hash": key} for key, each in wanted
@@ -97,6 +99,11 @@ def _so_far(messages: Sequence[Any]) -> tuple[str, dict[str, _Outcomes]]:
         elif message.tool_call_id in calls:
             outcomes[message.tool_name].append((calls[message.tool_call_id], message))
     return task, outcomes
+
+
+def _dismissed(instructions: str) -> list[str]:
+    """The comments that the instructions list as dismissed."""
+    return [line[2:] for line in instructions.splitlines() if line.startswith("- [")]
 
 
 def _is_new(finding: Finding, said: list[str] | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,83 @@ def test_a_dismissed_finding_is_a_verdict_with_its_reason_and_is_not_said_again(
         ("good", "human", "Good catch after all.", "reply"),
     ]
     assert "What I got wrong: none" in bot.run("wrong", "--repo", "o/r")
+
+
+class Clone:
+    """A clone of this repository as `make demo` needs it: its script, its examples, and commits to review."""
+
+    def __init__(self, path: Path, bot: Bot) -> None:
+        self.path = path
+        self._bot = bot
+        for part in ("scripts", "examples"):
+            shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))
+        (path / ".venv").symlink_to(sys.prefix)
+        (path / ".gitignore").write_text(".venv\nscripts\nexamples\nbuild\n", "utf-8")
+        git(path, "init", "--quiet")
+
+    def demo(self, **environment: str) -> str:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("EVERYTURN", "MODEL", "LAST"))}
+        kept |= {"EVERYTURN_DATABASE": self._bot.url, "EVERYTURN_EMBEDDER": "none", "COLUMNS": "160"}
+        kept |= {"XDG_DATA_HOME": str(self._bot.home)} | environment
+        done = subprocess.run(
+            [str(self.path / "scripts" / "demo")],
+            env=kept,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout
+        assert "Traceback" not in done.stdout
+        return done.stdout
+
+
+@pytest.fixture
+def clone(bot: Bot, tmp_path: Path) -> Clone:
+    path = tmp_path / "a clone"
+    path.mkdir()
+    return Clone(path, bot)
+
+
+def test_the_demo_ends_with_a_gate_that_stops_a_prompt_and_lets_its_repair_pass(bot: Bot, clone: Clone) -> None:
+    commit(clone.path, "Load files", {"load.py": FIRST})
+    for repeated in (False, True):
+        said = clone.demo()
+        at = [
+            said.index(words)
+            for words in (
+                "$ everyturn case capture --from-evals bad",
+                "\ncore@1\n",
+                "--prompt build/demo/learned.md",
+                "--prompt examples/prompts/shorter.md",
+                "1 regressed",
+                "\nfail: offline:rules@",
+                "The gate says 1: the shorter prompt may not be released.",
+                "--prompt build/demo/repaired.md",
+                "\npass: offline:rules@",
+            )
+        ]
+        assert at == sorted(at)
+        assert ("is not a case yet" in said) is repeated
+        assert ("holds exactly these cases" in said) is repeated
+    assert "We do this on purpose." in (clone.path / "build" / "demo" / "learned.md").read_text("utf-8")
+    assert bot.rows("SELECT name, version, cardinality(case_ids) AS cases FROM eval_dataset") == [
+        {"name": "core", "version": 1, "cases": 1}
+    ]
+    runs = bot.rows("SELECT output, pass, error, drift FROM eval_run ORDER BY ran_at")
+    assert [run["pass"] for run in runs] == [True, False, True] * 2
+    assert {run["error"] for run in runs} == {None}
+    assert runs[1]["output"] == "2 new, 0 said before."
+    assert runs[2]["output"] == "1 new, 0 said before, 1 unsaid because reviewers dismissed the like."
+    # The bot's tools were answered from the record: nothing more was posted.
+    assert len(bot.comments) == 2
+
+
+def test_the_demo_goes_on_where_there_is_nothing_to_dismiss(bot: Bot, clone: Clone) -> None:
+    commit(clone.path, "Say nothing", {"notes.md": "nothing to see\n"})
+    said = clone.demo(LAST="1")
+    assert "No finding was dismissed, so there is no case to make a dataset of." in said
+    assert bot.rows("SELECT id FROM eval_dataset") == []
 
 
 @pytest.mark.parametrize(
