@@ -152,15 +152,15 @@ class Redaction:
     def meet(self, secret: str) -> None:
         """Mask this text from now on wherever it is met, if it is one that nobody would write by chance."""
         if self.thorough:
-            if len(secret.strip()) >= 4 and MASK not in secret:
-                self._met[secret] = _written(secret)[1:-1]
-            return
-        for word in secret.split() if "\n" not in secret else ():
-            telling = len(word) >= 8 and not word.isalpha() and len(word) <= 512
-            if telling and word not in self._met and MASK not in word:
-                if len(self._met) >= _MOST_KNOWN:
-                    self._met.pop(next(iter(self._met)))
-                self._met[word] = _written(word)[1:-1]
+            words = [secret] if len(secret.strip()) >= 4 else []
+        else:
+            words = [word for word in secret.split() if 8 <= len(word) <= 512 and not word.isalpha()]
+        new = {word: _written(word)[1:-1] for word in words if word not in self._met and MASK not in word}
+        if new:
+            # Another dict, not more in this one: other threads may be reading it.
+            kept = {**self._met, **new}
+            surplus = 0 if self.thorough else max(len(kept) - _MOST_KNOWN, 0)
+            self._met = dict(list(kept.items())[surplus:])
 
     @property
     def pairs(self) -> list[tuple[str, Any]]:

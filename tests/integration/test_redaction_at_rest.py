@@ -110,6 +110,20 @@ async def test_a_secret_is_in_no_table() -> None:
         assert db.redact.counts["key password"] > 0
 
 
+async def test_a_secret_in_a_dataset_or_a_replay_is_in_no_table(everyturn_url: str) -> None:
+    async with et.connect(everyturn_url, embedder=False) as db:
+        case = await db.cases.capture(f"use {KEY}", context={"password": WORD}, reference=f"not {KEY}")
+        await db.datasets.publish("d", case_ids=[case.id], notes=f"made with {KEY}")
+        model = ScriptedModel([f"I was given {KEY}"])
+        await db.datasets.replay("d", model=model, prompt=f"Your key: {KEY}", scorers=["exact"])
+        assert model.requests
+        [row] = await db.fetch("SELECT prompt FROM eval_replay")
+        assert row["prompt"] == "Your key: [redacted]"
+        stored = dump(db)
+        assert KEY not in stored
+        assert WORD not in stored
+
+
 async def test_unless_redaction_was_switched_off(everyturn_url: str) -> None:
     async with et.connect(everyturn_url, embedder=False, redact=False) as db:
         await run_once(db)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import psycopg
 
+from everyturn import jsonable
 from everyturn.database_errors import translate
 from everyturn.errors import DatasetNotFound, InvalidValue, NotEnoughData
 from everyturn.ids import uuid7
@@ -118,7 +119,7 @@ class Datasets:
                     "publish_dataset",
                     id=uuid7(),
                     name=chosen,
-                    notes=notes,
+                    notes=None if notes is None else str(jsonable.loads(db.encode(notes, lenient=True))),
                     among=None if among is None else "{" + ",".join(map(str, among)) + "}",
                     **filters(tags, any_tags, excluded),
                     source=source,
