@@ -13,22 +13,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from . import jsonable
 from .errors import InvalidValue
-from .redaction_rules import SHAPES, credential, placeholder, sensitive, suspicious
+from .redaction_marks import MASK, Marks, replaced, segment, written
+from .redaction_rules import SHAPES, placeholder
+from .redaction_rules import suspicious as looks_suspicious
 
-MASK = "[redacted]"
-"""What stands where something was masked; `everyturn_redact` writes it too."""
+__all__ = ["MASK", "Redact", "Redaction", "replaced"]
 
 Function: TypeAlias = Callable[[Any], Any]
 Rule: TypeAlias = "str | re.Pattern[str] | Function | Redaction"
 Redact: TypeAlias = "bool | Rule | Sequence[Rule] | None"
 """What `connect(redact=…)` takes: False for nothing at all, or further rules to those that hold by default."""
 
-_ALIASES = {"arguments": "args"}
-_NESTED = 4
 _MOST_KNOWN = 64
 _SPLIT = re.compile(r"[.\[\]]+")
 
@@ -66,7 +65,8 @@ class Redaction:
         self.masked = 0
         """How many in all."""
         self._ends = {path[-1] for path in self.paths}
-        self._always = bool(self.patterns or self.paths)
+        self.always = bool(self.patterns or self.paths)
+        """Whether every value has to be searched: what rules of one's own can match is not known before."""
         # Secrets met under a name: as text, and as JSON holds the text.
         self._met: dict[str, str] = {}
         self._pairs: list[tuple[str, Any]] = []
@@ -109,16 +109,16 @@ class Redaction:
         """The JSON text of a value with what the rules name masked; the same object where that is nothing."""
         if self.functions:
             text = self._through_functions(text)
-        if not self._always and not self._suspicious(text):
+        if not self.always and not self.suspicious(text):
             return text
-        marks = _Marks(self)
+        marks = Marks(self)
         value = _deep(marks.document, from_json(text))
         if not marks.count:
             return text
         if count:
             self.counts.update(marks.count)
             self.masked += marks.count.total()
-        return _written(value)
+        return written(value)
 
     def plain(self, text: str) -> str:
         """A text that is stored on its own, such as a rationale."""
@@ -128,7 +128,7 @@ class Redaction:
     def spans(self, text: str) -> list[tuple[int, int, str]]:
         """Where a piece of text holds secrets, in order and without overlap, and the rule that says so."""
         found: list[tuple[int, int, str]] = []
-        if self.known and suspicious(text):
+        if self.known and looks_suspicious(text):
             low = text.lower()
             for shape in SHAPES:
                 if any(map(low.__contains__, shape.triggers)):
@@ -155,7 +155,7 @@ class Redaction:
             words = [secret] if len(secret.strip()) >= 4 else []
         else:
             words = [word for word in secret.split() if 8 <= len(word) <= 512 and not word.isalpha()]
-        new = {word: _written(word)[1:-1] for word in words if word not in self._met and MASK not in word}
+        new = {word: written(word)[1:-1] for word in words if word not in self._met and MASK not in word}
         if new:
             # Another dict, not more in this one: other threads may be reading it.
             kept = {**self._met, **new}
@@ -172,11 +172,11 @@ class Redaction:
         """The secrets met under a name, which are masked wherever they come again."""
         return self._met
 
-    def _suspicious(self, text: str) -> bool:
+    def suspicious(self, text: str) -> bool:
         """Whether anything can be masked: the cheap question, asked for every value."""
         if self._met and any(map(text.__contains__, self._met.values())):
             return True
-        return self.known and suspicious(text)
+        return self.known and looks_suspicious(text)
 
     def _through_functions(self, text: str) -> str:
         before = text
@@ -197,158 +197,6 @@ class Redaction:
         return self._ends
 
 
-class _Marks:
-    """One value being masked: what was found in it, and how often each rule applied."""
-
-    def __init__(self, rules: Redaction) -> None:
-        self.rules = rules
-        self.count: Counter[str] = Counter()
-        self.named: list[tuple[str, Any]] = []
-        """What was masked for its name or place: it may stand elsewhere in the same value too."""
-
-    def document(self, value: Any) -> Any:
-        value = self.walk(value, (), 0)
-        self.named += self.rules.pairs
-        if self.named:
-            value = self.again(value)
-        return value
-
-    def walk(self, value: Any, place: tuple[str | int, ...], nested: int) -> Any:
-        """The value with its secrets masked; what holds none is left as it is."""
-        if isinstance(value, dict):
-            return self._object(value, place, nested)
-        if isinstance(value, list):
-            changed = [self.walk(part, (*place, index), nested) for index, part in enumerate(value)]
-            return changed if any(new is not old for new, old in zip(changed, value, strict=True)) else value
-        if isinstance(value, str):
-            return self._string(value, place, nested)
-        return value
-
-    def _object(self, value: dict[str, Any], place: tuple[str | int, ...], nested: int) -> Any:
-        made: dict[str, Any] = {}
-        different = False
-        header = self._header(value)
-        for key, part in value.items():
-            name = self._string(key, (), _NESTED) if len(key) > 15 else key
-            if name in made:
-                name = next(f"{name} {n}" for n in range(2, len(value) + 2) if f"{name} {n}" not in made)
-            inside = (*place, _segment(key))
-            if self._by_place(key, inside) and part is not None:
-                new = self._mask(key, part, "field path")
-            elif self.rules.known and (sensitive(key) or (header is not None and key == header)):
-                new = self._named(key if header is None else str(value.get("name", key)), part, inside, nested)
-            else:
-                new = self.walk(part, inside, nested)
-            made[name] = new
-            different = different or new is not part or name is not key
-        return made if different else value
-
-    def _by_place(self, key: str, place: tuple[str | int, ...]) -> bool:
-        ends = self.rules.ends
-        if not ends or (place[-1] not in ends and "*" not in ends):
-            return False
-        if len(place) == 1:
-            # The fields of a call's arguments and of its result stand at the top of a tool result too.
-            return any(self.rules.at((*above, *place)) for above in ((), ("args",), ("result",)))
-        return self.rules.at(place)
-
-    def _header(self, value: dict[str, Any]) -> str | None:
-        """The key that holds the credential in an object such as {"name": "Authorization", "value": "…"}."""
-        name = value.get("name")
-        if self.rules.known and isinstance(name, str) and isinstance(value.get("value"), str) and sensitive(name):
-            return "value"
-        return None
-
-    def _named(self, key: str, part: Any, place: tuple[str | int, ...], nested: int) -> Any:
-        """What stands under the name of a credential."""
-        if isinstance(part, str):
-            return self._mask(key, part, f"key {key}") if credential(key, part) else self.walk(part, place, nested)
-        if isinstance(part, list):
-            made = [self._named(key, inner, (*place, index), nested) for index, inner in enumerate(part)]
-            return made if any(new is not old for new, old in zip(made, part, strict=True)) else part
-        if isinstance(part, int | float) and not isinstance(part, bool) and key.lower().endswith(("word", "pin")):
-            return self._mask(key, part, f"key {key}")
-        return self.walk(part, place, nested)
-
-    def _mask(self, key: str, value: Any, rule: str) -> Any:
-        if value == MASK:
-            return value
-        self.count[rule] += 1
-        self._keep(key, value)
-        return MASK
-
-    def _keep(self, key: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, part in value.items():
-                self._keep(name, part)
-        elif isinstance(value, list):
-            for part in value:
-                self._keep(key, part)
-        elif value is not None and value is not True and value is not False and value not in ("", MASK):
-            self.named.append((key, value))
-            if self.rules.thorough:
-                self.rules.pairs.append((key, value))
-            if isinstance(value, str):
-                self.rules.meet(value)
-
-    def _string(self, text: str, place: tuple[str | int, ...], nested: int) -> str:
-        if (
-            nested < _NESTED
-            and len(text) > 2
-            and text[0] in "{["
-            and (self.rules._always or self.rules._suspicious(text))
-        ):
-            try:
-                inner = from_json(text)
-            except ValueError:
-                pass
-            else:
-                masked = self.walk(inner, place, nested + 1)
-                return text if masked is inner else _written(masked)
-        if len(text) < 4:
-            return text
-        spans = self.rules.spans(text)
-        for start, end, rule in spans:
-            self.count[rule] += 1
-            if rule in _TO_MEET:
-                self.rules.meet(text[start:end])
-        return replaced(text, spans) if spans else text
-
-    def again(self, value: Any) -> Any:
-        """Mask what was masked for its name or place wherever else it stands in the value."""
-        texts = sorted({v for _, v in self.named if isinstance(v, str) and _telling(v)}, key=len, reverse=True)
-        pairs = {(_segment(key), _hashable(v)) for key, v in self.named}
-
-        def search(value: Any, key: str | int | None) -> Any:
-            if isinstance(value, dict):
-                return {name: search(part, _segment(name)) for name, part in value.items()}
-            if isinstance(value, list):
-                return [search(part, key) for part in value]
-            masked = value
-            if key is not None and value is not None and (key, _hashable(value)) in pairs:
-                masked = MASK
-            elif isinstance(value, str):
-                for text in texts:
-                    masked = masked.replace(text, MASK)
-            if masked is not value and masked != value:
-                self.count["met before"] += 1
-            return masked
-
-        return search(value, None)
-
-
-_TO_MEET = frozenset(("password in a URL", "named secret", "authorization header", "bearer token"))
-
-
-def replaced(text: str, spans: Sequence[tuple[int, int, str]], mask: str = MASK) -> str:
-    """The text with each span masked."""
-    parts, end = [], 0
-    for start, stop, _ in spans:
-        parts += [text[end:start], mask]
-        end = stop
-    return "".join([*parts, text[end:]])
-
-
 def _masked_part(match: re.Match[str]) -> tuple[int, int]:
     for name in ("secret", "double", "single", "bare"):
         if name in match.re.groupindex and match.start(name) >= 0:
@@ -366,23 +214,8 @@ def _disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return made
 
 
-def _telling(text: str) -> bool:
-    """Whether a masked text is so much its own that it may be masked inside other text of the value."""
-    return len(text.strip()) >= 6 and (not text.isalpha() or len(text) >= 10)
-
-
-def _hashable(value: Any) -> Any:
-    # 1 and True are equal, and 1 and 1.0.
-    return (type(value), value) if isinstance(value, str | int | float) else None
-
-
-def _segment(key: str) -> str:
-    plain = key.casefold()
-    return _ALIASES.get(plain, plain)
-
-
 def _path(path: str) -> tuple[str, ...]:
-    parts = [_segment(part) for part in _SPLIT.split(path.removeprefix("$.")) if part] if isinstance(path, str) else []
+    parts = [segment(part) for part in _SPLIT.split(path.removeprefix("$.")) if part] if isinstance(path, str) else []
     if not parts:
         raise InvalidValue(f"{path!r} is not a field path. Write names of keys joined by dots, such as customer.email.")
     return tuple(parts)
@@ -405,11 +238,6 @@ def _leads(path: tuple[str, ...], place: tuple[str | int, ...]) -> bool:
         if at < 0 or (name != "*" and name != str(place[at])):
             return False
     return True
-
-
-def _written(value: Any) -> str:
-    out: bytes = to_json(value)
-    return out.decode()
 
 
 def _deep(work: Callable[[Any], Any], value: Any) -> Any:
