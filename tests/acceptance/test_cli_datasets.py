@@ -289,8 +289,26 @@ def test_a_queue_and_its_worker(cli: Line) -> None:
     fill(cli)
     queued = cli.json("replay", "core", "-m", "python:leaves.py:old", "--queue", "--detach")
     assert (queued["status"], queued["done"]) == ("running", 0)
+    cli("replay", "--resume", queued["id"], "--queue", "--max-cost", "1", code=2)
+    assert "--max-cost would not reach the workers" in cli.err
     cli("worker", "--drain", "-j", "2")
     assert cli.json("report", "core")[0]["passed"] == 4
+
+
+def test_a_queue_that_came_to_its_limit_does_not_keep_the_watcher_waiting(cli: Line) -> None:
+    pytest.importorskip("procrastinate")
+    fill(cli)
+    everyturn = Path(sys.executable).parent / "everyturn"
+    command = [everyturn, "-q", "-d", cli.url, "worker", "--embedder", "none", "-j", "1"]
+    worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        options = ("-m", "python:leaves.py:new", "--queue", "--max-cost", "0.0015")
+        said = json.loads(cli("replay", "core", *options, "--json", code=1))
+    finally:
+        worker.terminate()
+        worker.wait(timeout=20)
+    assert (said["status"], said["done"], said["total"]) == ("stopped", 1, 4)
+    assert f"Stopped: It may cost 0.0015 USD. Go on with: everyturn replay --resume {said['id']}" in cli.err
 
 
 def test_the_documents_sql_reads_what_replays_wrote(cli: Line, everyturn_url: str) -> None:

@@ -26,6 +26,9 @@ import everyturn as et
 def echo(request):
     return et.ModelTurn(text=request.messages[-1].text.split()[-1], usage=et.Usage(1, 1), cost_usd="0.001")
 
+def free(request):
+    return et.ModelTurn(text="0", usage=et.Usage(1, 1), model="nobodys")
+
 def slow(request):
     time.sleep(0.15)
     return echo(request)
@@ -55,6 +58,39 @@ async def test_workers_take_every_case_once(everyturn_db: et.Database, leaves: s
     assert replay["status"] == "finished"
     with pytest.raises(InvalidValue, match="python:module:name"):
         await db.datasets.replay("core", model=lambda request: "x", queue=True)
+
+
+async def test_workers_keep_to_what_a_replay_may_cost(everyturn_db: et.Database, leaves: str) -> None:
+    from everyturn.datasets.queue import enqueue, work
+
+    db = everyturn_db
+    await numbers(db, 20)
+    begun = await db.datasets.replay("core", model=f"{leaves}:echo", max_cost=0.0105, queue=True)
+
+    async def two_workers() -> tuple[str, int]:
+        await asyncio.gather(work(db, drain=True, concurrency=3), work(db, drain=True, concurrency=3))
+        [row] = await db.fetch("SELECT status, (SELECT count(*) FROM eval_run) AS runs FROM eval_replay")
+        return row["status"], row["runs"]
+
+    status, runs = await two_workers()
+    assert status == "stopped"
+    assert 5 <= runs <= 10
+    await enqueue(db, begun.id)  # what is left of the limit may be spent, and no more
+    status, runs = await two_workers()
+    assert status == "stopped"
+    assert runs <= 10
+    done = await db.datasets.resume(begun.id, max_cost=1)
+    assert (done.status, done.progress.done) == ("finished", 20)
+
+
+async def test_workers_stop_where_a_limit_cannot_be_kept(everyturn_db: et.Database, leaves: str) -> None:
+    from everyturn.datasets.queue import work
+
+    await numbers(everyturn_db, 6)
+    await everyturn_db.datasets.replay("core", model=f"{leaves}:free", max_cost=1, queue=True)
+    await work(everyturn_db, drain=True, concurrency=1)
+    [row] = await everyturn_db.fetch("SELECT status, (SELECT count(*) FROM eval_run) AS runs FROM eval_replay")
+    assert (row["status"], row["runs"]) == ("stopped", 1)
 
 
 def worker(url: str) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ import json as jsonlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -108,6 +108,13 @@ async def replay(
         common: dict[str, Any] = {"model": model, "agent": agent, "scorers": scorer, "max_cost": max_cost}
         with progress_bar(session.out) as show:
             if resume is not None and queue:
+                unread = {"--max-cost": max_cost, "--scorer": scorer, "--model": model, "--agent": agent}
+                for option, given in (unread | {"--retry-errors": retry_errors or None}).items():
+                    if given is not None:
+                        raise InvalidValue(
+                            f"{option} would not reach the workers: they do what the replay was begun with. "
+                            "Resume it without --queue."
+                        )
                 return await _requeue(session.out, db, resume, show, detach, json)
             common |= {"concurrency": concurrency, "progress": Noting(session.out, show)}
             if resume is not None:
@@ -129,7 +136,10 @@ async def replay(
                     return 0
                 done = await db.datasets.replay(dataset, queue=queue, **common)
             if queue and not detach:
-                await _watch(db, done.id, show)
+                done = replace(done, status=await _watch(db, done.id, show))
+                if done.status == "stopped":
+                    why = "It was stopped elsewhere." if max_cost is None else f"It may cost {max_cost} USD."
+                    done = replace(done, stopped_because=why)
         from everyturn.datasets.work import read_progress
 
         _show(session.out, _summary(done, await read_progress(db, done.id)), json)
@@ -160,22 +170,24 @@ async def _requeue(
 
     jobs = await enqueue(db, replay_id)
     out.note(f"{jobs} cases are in the queue; `everyturn worker` takes them.")
-    if not detach:
-        await _watch(db, replay_id, show)
+    status = "running" if detach else await _watch(db, replay_id, show)
     _show(out, {"id": replay_id, **_counts(await read_progress(db, replay_id))}, json)
+    if status == "stopped":
+        out.warn(f"Stopped. Go on with: everyturn replay --resume {replay_id}")
+        return 1
     return 0
 
 
-async def _watch(db: Database, replay_id: UUID, show: Callable[[Progress], None]) -> None:
-    """Show how far the workers are until they are done."""
+async def _watch(db: Database, replay_id: UUID, show: Callable[[Progress], None]) -> str:
+    """Show how far the workers are until they are done, or stopped; return which."""
     from everyturn.datasets.work import read_progress
 
     while True:
         now = await read_progress(db, replay_id)
         show(now)
         [row] = await db.query("replay", id=replay_id)
-        if now.done == now.total and row["status"] != "running":
-            return
+        if row["status"] == "stopped" or (now.done == now.total and row["status"] != "running"):
+            return str(row["status"])
         await asyncio.sleep(_POLL)
 
 

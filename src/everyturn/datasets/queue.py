@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -77,13 +78,20 @@ def app(db: Database) -> procrastinate.App:
         rows = await db.query("replay_pending", id=UUID(replay_id), first=place, last=place, retry_errors=False)
         for row in rows:
             if row["trial"] == trial:
-                await (await work_of(replay_id)).one(row)
+                work = await work_of(replay_id)
+                if work.max_cost is None or await _affordable(db, work, work.max_cost):
+                    await work.one(row)
+                if work.stopped is not None:
+                    await _stop(db, work, work.stopped)
 
     @made.task(name="everyturn.finish_replay", queue=QUEUE, retry=retry)
     async def finish_replay(replay_id: str) -> None:
         from .work import read_progress
 
         now = await read_progress(db, UUID(replay_id))
+        [row] = await db.query("replay", id=UUID(replay_id))
+        if row["status"] == "stopped" and row["settings"].get("maxCost") is not None:
+            return
         if now.done == now.total:
             await db.query("replay_status", id=UUID(replay_id), status="finished")
         else:
@@ -92,6 +100,34 @@ def app(db: Database) -> procrastinate.App:
             ).defer_async(replay_id=replay_id)
 
     return made
+
+
+async def _affordable(db: Database, work: Work, limit: Decimal) -> bool:
+    """Whether the replay may cost one answer more, whoever makes the others. A replay that may not is stopped."""
+    from .work import over_budget, read_progress
+
+    [row] = await db.query("replay", id=work.replay_id)
+    if row["status"] == "stopped":
+        return False
+    # Counted before what is spent is read: an answer that is stored in between is counted twice, never left out.
+    [flying] = await db.fetch(
+        "SELECT count(*) AS jobs FROM procrastinate_jobs j JOIN eval_replay p ON p.id = %(id)s::uuid"
+        "  LEFT JOIN eval_run r ON r.replay_id = p.id AND r.trial = (j.args ->> 'trial')::int"
+        "                      AND r.case_id = p.case_ids[(j.args ->> 'place')::int] AND r.outcome <> 'unjudged'"
+        " WHERE j.queue_name = %(queue)s AND j.status = 'doing' AND j.task_name = 'everyturn.replay_case'"
+        "   AND j.args ->> 'replay_id' = p.id::text AND r.id IS NULL",
+        {"id": str(work.replay_id), "queue": QUEUE},
+    )
+    why = over_budget(limit, await read_progress(db, work.replay_id), flying["jobs"])
+    if why is not None:
+        await _stop(db, work, why)
+    return why is None
+
+
+async def _stop(db: Database, work: Work, why: str) -> None:
+    logger.warning("Replay %s is stopped: %s", work.replay_id, why)
+    work.stopped = None  # it may be put into the queue again
+    await db.query("replay_status", id=work.replay_id, status="stopped", scorers=None)
 
 
 async def prepare(db: Database) -> None:

@@ -140,18 +140,9 @@ class Work:
 
     def _beyond_budget(self) -> bool:
         """Whether another answer, with those under way, could go beyond what may be spent."""
-        now = self.progress
-        if self.max_cost is None or now is None:
-            return False
-        if now.unpriced > now.errors:  # a call that failed has no price, and little cost
-            self.stopped = f"The price of {now.unpriced} answers is unknown; a limit of {self.max_cost} USD needs it."
-            return True
-        spent = now.cost_usd + now.judge_cost_usd
-        each = spent / now.done if now.done else Decimal(0)
-        if spent + each * (self._flying + 1) > self.max_cost or spent >= self.max_cost:
-            self.stopped = f"It has cost {spent:.6f} USD, and may cost {self.max_cost} USD."
-            return True
-        return False
+        if self.max_cost is not None and self.progress is not None:
+            self.stopped = over_budget(self.max_cost, self.progress, self._flying + 1)
+        return self.stopped is not None
 
     async def one(self, row: Mapping[str, Any]) -> None:
         """One case and trial, stored when this returns."""
@@ -242,6 +233,17 @@ class Work:
         self.progress = replace(now, elapsed=elapsed, eta=eta)
         if self.report is not None:
             self.report(self.progress)
+
+
+def over_budget(limit: Decimal, now: Progress, flying: int) -> str | None:
+    """Why so many answers may not be under way; None where they may."""
+    if now.unpriced > now.errors:  # a call that failed has no price, and little cost
+        return f"The price of {now.unpriced} answers is unknown; a limit of {limit} USD needs it."
+    spent = now.cost_usd + now.judge_cost_usd
+    each = spent / now.done if now.done else Decimal(0)
+    if spent + each * flying > limit or spent >= limit:
+        return f"It has cost {spent:.6f} USD, and may cost {limit} USD."
+    return None
 
 
 async def read_progress(db: Database, replay_id: UUID) -> Progress:
