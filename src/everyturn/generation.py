@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import payloads, stream
 from .delta_guard import DeltaGuard
 from .errors import ConversationConflict, DatabaseUnavailable, ModelError
-from .messages import Message, ModelRequest, ModelTurn, ReasoningDelta, TextDelta, ToolCallDelta
+from .messages import Message, ModelRequest, ModelTurn, ReasoningDelta, TextDelta, ToolCallDelta, counted
 from .redaction import Redaction
 from .stream import StreamEvent
 from .values import Usage
@@ -44,6 +44,10 @@ class Answer:
         if self.first_delta_ms is None:
             self.first_delta_ms = self.elapsed_ms
         if isinstance(part, ToolCallDelta):
+            if not (
+                isinstance(part.id, str) and isinstance(part.name, str | None) and isinstance(part.args_delta, str)
+            ):
+                raise ModelError(f"A delta of a tool call holds strings; the model gave {part!r:.100}.")
             return None if self.whole else stream.tool_call_delta(number, part.id, part.name, part.args_delta)
         if not isinstance(part, TextDelta | ReasoningDelta) or not isinstance(part.text, str):
             raise ModelError(f"A delta holds a piece of text, a string; the model gave {part!r:.100}.")
@@ -103,7 +107,7 @@ async def generate(run: Run, messages: list[Message]) -> Answer:
     except BaseException as error:
         answer.pending += guard.flush() if guard is not None else ()
         await _broken(run, answer, error)
-        if isinstance(error, Exception) and not isinstance(error, ModelError):
+        if (isinstance(error, Exception) and not isinstance(error, ModelError)) or _own_cancellation(error):
             raise ModelError(f"The model {leaf.name} failed: {payloads.said(error)}") from error
         raise
     answer.pending += guard.flush() if guard is not None else ()
@@ -115,7 +119,10 @@ async def _broken(run: Run, answer: Answer, error: BaseException) -> None:
     """Keep what was received of an answer that broke off, and how it did."""
     rows = []
     usage = getattr(error, "usage", None)
-    usage = usage if isinstance(usage, Usage) else None
+    try:
+        usage = counted(usage)
+    except ModelError:
+        usage = None  # an error of the model's own may count as it likes
     text, reasoning = "".join(answer.text), "".join(answer.reasoning)
     answer.tell_whole(text, reasoning, run.number)
     if text or reasoning or usage is not None:
@@ -137,7 +144,7 @@ async def _broken(run: Run, answer: Answer, error: BaseException) -> None:
                 ),
             )
         )
-    stage = "model" if isinstance(error, Exception) else "cancelled"
+    stage = "model" if isinstance(error, Exception) or _own_cancellation(error) else "cancelled"
     try:
         if answer.pending:
             await run.append([], answer.pending)
@@ -147,6 +154,12 @@ async def _broken(run: Run, answer: Answer, error: BaseException) -> None:
     except (ConversationConflict, DatabaseUnavailable):
         if isinstance(error, Exception):
             raise
+
+
+def _own_cancellation(error: BaseException) -> bool:
+    """Whether something the model awaited was cancelled, and not the run."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def price(run: Run, usage: Usage | None, model: str) -> Decimal | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -125,8 +125,10 @@ class ModelTurn:
             raise ModelError(
                 f"The finish_reason of a ModelTurn must be one of {', '.join(_FINISH_REASONS)}; got {reason!r}."
             )
-        if self.usage is not None and not isinstance(self.usage, Usage):
-            raise ModelError(f"The usage of a ModelTurn must be an everyturn.Usage, not {_show(self.usage)}.")
+        for what, value in (("reasoning", self.reasoning), ("model", self.model)):
+            if value is not None and not isinstance(value, str):
+                raise ModelError(f"The {what} of a ModelTurn must be a string or None, not {_show(value)}.")
+        object.__setattr__(self, "usage", counted(self.usage))
         object.__setattr__(self, "text", "" if self.text is None else str(self.text))
         object.__setattr__(self, "tool_calls", calls)
         object.__setattr__(self, "finish_reason", reason)
@@ -172,6 +174,24 @@ def _tool_calls(calls: Any) -> tuple[ToolCall, ...]:
         if not isinstance(call, ToolCall):
             raise ModelError(f"Every entry of tool_calls must be a ToolCall; got {_show(call)}.")
     return given
+
+
+def counted(usage: Any) -> Usage | None:
+    """The usage in whole numbers; a count that a provider left out is 0. Raises ModelError."""
+    if usage is None:
+        return None
+    if not isinstance(usage, Usage):
+        raise ModelError(f"The usage of a ModelTurn must be an everyturn.Usage, not {_show(usage)}.")
+    counts = {}
+    for name, count in zip(usage.__slots__, astuple(usage), strict=True):
+        if isinstance(count, float) and count.is_integer():
+            count = int(count)
+        if count is None:
+            count = 0
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 63:
+            raise ModelError(f"The {name} of a Usage must be a number of tokens from 0 up, not {_show(count)}.")
+        counts[name] = count
+    return Usage(**counts)
 
 
 def _cost(cost: Any) -> Decimal | None:

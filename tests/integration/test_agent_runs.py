@@ -546,6 +546,45 @@ async def test_a_delta_that_is_no_text_is_refused(everyturn_db: et.Database) -> 
     assert (await everyturn_db.turns.load(conversation))[1].payload["text"] == "ok"
 
 
+@pytest.mark.parametrize(
+    "delta",
+    [et.ToolCallDelta(None, "look"), et.ToolCallDelta("c", 5), et.ToolCallDelta("c", "look", {"a": 1})],  # type: ignore[arg-type]
+)
+async def test_a_delta_of_a_call_holds_strings(everyturn_db: et.Database, delta: et.ToolCallDelta) -> None:
+    async def model(request: et.ModelRequest) -> AsyncIterator[Any]:
+        yield delta
+        yield et.ModelTurn(text="ok")
+
+    with pytest.raises(et.ModelError, match="delta of a tool call holds strings"):
+        await et.Agent(everyturn_db, "a", model=model).run("x")
+
+
+async def test_a_cancellation_of_the_models_own_is_a_failure_of_the_model(everyturn_db: et.Database) -> None:
+    """Nobody cancelled the run: without an error nobody would see why it ended."""
+
+    async def model(request: et.ModelRequest) -> AsyncIterator[Any]:
+        yield et.TextDelta("ok")
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    conversation = uuid4()
+    with pytest.raises(et.ModelError, match="CancelledError"):
+        await et.Agent(everyturn_db, "a", model=model).run("x", conversation)
+    _, partial, error = await everyturn_db.turns.load(conversation)
+    assert (partial.payload["incomplete"], error.payload["stage"]) == (True, "model")
+
+
+async def test_odd_usage_in_an_error_of_the_model_loses_nothing(everyturn_db: et.Database) -> None:
+    async def model(request: et.ModelRequest) -> str:
+        raise et.StreamBroken("cut", et.Usage("5"))  # type: ignore[arg-type]
+
+    conversation = uuid4()
+    with pytest.raises(et.StreamBroken, match="cut"):
+        await et.Agent(everyturn_db, "a", model=model).run("x", conversation)
+    assert [turn.kind for turn in await everyturn_db.turns.load(conversation)] == ["user", "error"]
+
+
 async def test_an_empty_answer_ends_the_run(everyturn_db: et.Database) -> None:
     model = ScriptedModel([et.ModelTurn(text=""), "now"])
     bot = et.Agent(everyturn_db, "a", model=model)

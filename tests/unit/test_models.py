@@ -285,6 +285,12 @@ def test_values_of_the_wrong_type_are_named() -> None:
         (lambda: ModelTurn(tool_calls=3), "must be a list of ToolCall"),  # type: ignore[arg-type]
         (lambda: ModelTurn(text="", finish_reason="end_turn"), "one of stop, tool_calls, length, error"),  # type: ignore[arg-type]
         (lambda: ModelTurn(text="", usage={"input": 1}), "must be an everyturn.Usage, not dict"),  # type: ignore[arg-type]
+        (lambda: ModelTurn(text="", usage=Usage(-1)), "input_tokens of a Usage must be a number of tokens from 0 up"),
+        (lambda: ModelTurn(text="", usage=Usage(1, "5")), "output_tokens of a Usage must be .* not str '5'"),  # type: ignore[arg-type]
+        (lambda: ModelTurn(text="", usage=Usage(1, float("nan"))), "output_tokens of a Usage"),  # type: ignore[arg-type]
+        (lambda: ModelTurn(text="", usage=Usage(1, 10**30)), "output_tokens of a Usage"),
+        (lambda: ModelTurn(text="", model=5), "model of a ModelTurn must be a string or None"),  # type: ignore[arg-type]
+        (lambda: ModelTurn(text="", reasoning=["hm"]), "reasoning of a ModelTurn must be a string or None"),  # type: ignore[arg-type]
         (lambda: ModelTurn(text="", cost_usd="much"), "must be a number"),  # type: ignore[arg-type]
         (lambda: ModelTurn(text="", cost_usd=float("nan")), "finite number"),  # type: ignore[arg-type]
         (lambda: ToolCall("1", "look", [1]), "must be a dict, or the raw string"),  # type: ignore[arg-type]
@@ -294,6 +300,8 @@ def test_values_of_the_wrong_type_are_named() -> None:
     for make, words in wrong:
         with pytest.raises(ModelError, match=words):
             make()
+    counted = ModelTurn(text="", usage=Usage(None, 3.0)).usage  # type: ignore[arg-type]
+    assert counted == Usage(0, 3)
     assert ModelTurn(text="", cost_usd=0.25).cost_usd == Decimal("0.25")  # type: ignore[arg-type]
 
 
