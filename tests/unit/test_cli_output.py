@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from everyturn import jsonable
 from everyturn.cli.output import Column, Output, Row
 from everyturn.cli.text import as_cell, as_json, clip, printable
 
@@ -64,6 +66,20 @@ def test_json_reads_back_to_the_same_value() -> None:
         "cost": 0.000125,
         "n": 100,
     }
+
+
+def test_what_json_has_no_form_for_is_written_as_it_is_stored() -> None:
+    """field case 6: also 10 and 13: a strict reader takes it, and nothing is lost."""
+    value = {"p": math.nan, "in": [-math.inf, b"\xff", {(1, 2): "a", 1: "x", "1": "y"}], "own": {"$float": "NaN"}}
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for text in (as_json(value), as_cell(value), as_json(value, indent=2)):
+        read = json.loads(text, parse_constant=refuse)
+        assert jsonable.loads(read)["in"] == value["in"]
+        assert (read["p"], read["own"]) != (read["own"], read["p"])
+    assert as_json(b"\xff") == '{"$bytes": "/w=="}'
 
 
 def test_clip() -> None:

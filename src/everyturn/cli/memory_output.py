@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from everyturn.cli.output import Column, Row
-from everyturn.cli.text import clip
+from everyturn.cli.text import clip, plain
 
 if TYPE_CHECKING:
     from everyturn.memory import Hit
@@ -56,5 +56,5 @@ def as_row(hit: Hit) -> Row:
 def _content(hit: Hit) -> str:
     if hit.kind != "procedural":
         return hit.text or ""
-    value = hit.value if isinstance(hit.value, str) else json.dumps(hit.value, ensure_ascii=False, default=str)
+    value = hit.value if isinstance(hit.value, str) else json.dumps(plain(hit.value), ensure_ascii=False, default=str)
     return f"{hit.cache_key}: {value}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+
+from everyturn import jsonable
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -42,7 +45,7 @@ def shown(value: Any) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, ensure_ascii=False, default=_json_value)
+        return json.dumps(plain(value), ensure_ascii=False, default=_json_value)
     return str(value)
 
 
@@ -53,9 +56,25 @@ def as_cell(value: Any) -> str:
 
 
 def as_json(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """JSON text that is safe for a terminal and reads back to the same value."""
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent, default=_json_value)
+    """JSON text that is safe for a terminal and reads back to the same value.
+
+    What JSON has no form for (NaN, bytes, keys that are no text) is written as it is stored: `{"$float": "NaN"}`.
+    """
+    text = json.dumps(plain(value), ensure_ascii=ascii_only, indent=indent, default=_json_value)
     return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def plain(value: Any) -> Any:
+    """A value with the parts that JSON has no form for as they are stored."""
+    if isinstance(value, dict):
+        if any(type(key) is not str for key in value) or (len(value) == 1 and next(iter(value)).startswith("$")):
+            return jsonable.clean_lenient(value)
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (bytes, complex)) or (isinstance(value, float) and not math.isfinite(value)):
+        return jsonable.clean_lenient(value)
+    return value
 
 
 def _json_value(value: Any) -> Any:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from everyturn.cli.output import Row
+from everyturn.cli.text import plain
 
 _DELTAS = {"text_delta": "text", "reasoning_delta": "reasoning", "tool_call_delta": "tool call"}
 
@@ -183,4 +184,4 @@ def _object(value: Any) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
