@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from .errors import InvalidValue
 VARIABLE = "EVERYTURN_DATABASE"
 SESSION_VARIABLE = "EVERYTURN_SESSION_DATABASE"
 _KNOWN = frozenset((VARIABLE, SESSION_VARIABLE, "EVERYTURN_DEBUG", "EVERYTURN_EMBEDDER", "EVERYTURN_HOME"))
+# What is meant as a URL and lacks its slashes must not become a directory with a database of its own.
+_SCHEME = re.compile(r"(postgres|pg|psql|jdbc|file|sqlite|https?)\w*(\+\w+)?:", re.IGNORECASE)
 _WORDS = ("DATABASE", "DB", "URL", "URI", "DSN", "POSTGRES", "PG")
 
 
@@ -48,6 +51,11 @@ def resolve(target: str | os.PathLike[str] | None, environ: Mapping[str, str] = 
         )
     if _is_conninfo(text):
         return check_conninfo(text)
+    if _SCHEME.match(text.strip()):
+        raise InvalidValue(
+            f"The database target {text.strip().partition(':')[0] + ':'!r}… is neither a URL nor a plain directory. "
+            "Write postgresql://user@host/database with its two slashes, or ./ before a directory of such a name."
+        )
     return Path(text)
 
 

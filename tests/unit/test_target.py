@@ -88,6 +88,15 @@ def test_anything_else_is_a_directory(target: str | Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "target", ["postgres:/db", "postgresql:u@h/db", "PG:h", "jdbc:postgresql", "file:/data", "psql:"]
+)
+def test_a_url_without_its_slashes_makes_no_directory(target: str) -> None:
+    with pytest.raises(InvalidValue, match="neither a URL nor a plain directory"):
+        resolve(target, {})
+    assert resolve(f"./{target}", {}) == Path(target)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         f"mysql://u:{SECRET}@h/db",
