@@ -9,10 +9,9 @@ hidden from the model.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 Handler = Callable[..., Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MAX_WINDOW = 100 * 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,14 @@ class RateBudget:
 
     def __post_init__(self) -> None:
         window, calls = self.window_seconds, self.max_calls
-        if isinstance(window, bool) or not isinstance(window, int | float) or not 0 < window < math.inf:
-            raise InvalidValue(f"window_seconds is {window!r}; a rate budget needs a positive number of seconds.")
-        if isinstance(calls, bool) or not isinstance(calls, int) or calls < 0:
-            raise InvalidValue(f"max_calls is {calls!r}; a rate budget needs a whole number of calls, 0 or more.")
+        if isinstance(window, bool) or not isinstance(window, int | float) or not 0 < window <= _MAX_WINDOW:
+            raise InvalidValue(
+                f"window_seconds is {window!r}; a rate budget needs a number of seconds above 0, at most 100 years."
+            )
+        if isinstance(calls, bool) or not isinstance(calls, int) or not 0 <= calls < 1 << 31:
+            raise InvalidValue(
+                f"max_calls is {calls!r:.40}; a rate budget needs a whole number of calls, 0 to 2^31 - 1."
+            )
 
     def as_json(self) -> dict[str, float]:
         """As the column `rate_budget` holds it."""
@@ -215,6 +219,8 @@ def as_tool(source: Any) -> Tool:
 def unique(tools: Iterable[Any]) -> dict[str, Tool]:
     """The tools by name, in order. Two of one name are refused: neither replaces the other silently."""
     found: dict[str, Tool] = {}
+    if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
+        raise ToolDefinitionError(f"The tools of an agent are a list; got {tools!r:.80}. Write tools=[…].")
     for source in tools:
         made = as_tool(source)
         if made.name in found:

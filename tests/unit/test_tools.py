@@ -85,7 +85,20 @@ def test_the_decorator_with_arguments() -> None:
 
 @pytest.mark.parametrize(
     ("window", "calls"),
-    [(0, 1), (-1, 1), (math.inf, 1), (math.nan, 1), ("60", 1), (True, 1), (1, -1), (1, 1.5), (1, None), (1, True)],
+    [
+        (0, 1),
+        (-1, 1),
+        (math.inf, 1),
+        (math.nan, 1),
+        ("60", 1),
+        (True, 1),
+        (1, -1),
+        (1, 1.5),
+        (1, None),
+        (1, True),
+        (1e300, 1),
+        (1, 10**30),
+    ],
 )
 def test_budgets_that_mean_nothing(window: Any, calls: Any) -> None:
     with pytest.raises(InvalidValue, match=r"window_seconds|max_calls"):
@@ -224,6 +237,12 @@ def test_duplicates_are_explicit() -> None:
         unique([add, tool(name="add")(add_nothing)])
     with pytest.raises(ToolDefinitionError, match="Two tools"):
         unique([tool(add)] * 2)
+
+
+@pytest.mark.parametrize("tools", [None, 5, "add", tool(add), {"add": add}])
+def test_what_is_no_list_of_tools_is_refused(tools: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="The tools of an agent are a list"):
+        unique(tools)
 
 
 @pytest.mark.parametrize("blank", [None, "", "  \n", {}, "{}"])
