@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,10 @@ from .database_errors import connection_lost, translate, turned_away
 from .errors import InvalidValue
 from .session import execute
 
+logger = logging.getLogger("everyturn")
+
 _ATTEMPTS = 3
+_OF_THE_SESSION = frozenset(("SET", "LISTEN"))
 # A connection that was ended while it was idle says so at once; a statement that an operator ended is not run again.
 _AT_ONCE = 0.5
 
@@ -88,7 +92,10 @@ class Statements(ABC):
                 began = time.monotonic()
                 try:
                     cursor = await self._execute(conn, sql, params, prepare)
-                    return await cursor.fetchall() if cursor.description else [], cursor.rowcount
+                    rows = await cursor.fetchall() if cursor.description else []
+                    if cursor.statusmessage in _OF_THE_SESSION and self.ambient is None:
+                        await self._drop(conn)
+                    return rows, cursor.rowcount
                 except psycopg.Error as error:
                     if not connection_lost(error, conn):
                         raise
@@ -99,6 +106,14 @@ class Statements(ABC):
                     ):
                         raise translate(error) from error
         raise AssertionError("unreachable")
+
+    async def _drop(self, conn: Connection) -> None:
+        """Give up a connection whose settings were changed: the next to borrow it must not have them."""
+        logger.warning(
+            "SET and LISTEN change one connection of the pool, which is now closed: they have no effect on what "
+            "follows. Use SET LOCAL in db.transaction(), or options= in the URL."
+        )
+        await conn.close()
 
     async def _execute(
         self, conn: Connection, sql: str, params: Sequence[Any] | Mapping[str, Any] | None, prepare: bool | None

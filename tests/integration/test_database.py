@@ -490,6 +490,19 @@ async def test_what_append_returns_is_what_is_stored(db: Database) -> None:
 # No transaction is left open
 
 
+async def test_a_setting_does_not_reach_whoever_borrows_the_connection_next(
+    everyturn_db: et.Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await everyturn_db.fetch("SET search_path = nowhere")
+    assert "SET LOCAL" in caplog.text
+    for _ in range(5):
+        await everyturn_db.fetch("SELECT count(*) FROM agent_turns")
+    async with everyturn_db.transaction():
+        await everyturn_db.fetch("SET LOCAL work_mem = '5MB'")
+        assert (await everyturn_db.fetch("SHOW work_mem"))[0]["work_mem"] == "5MB"
+    assert (await everyturn_db.fetch("SHOW work_mem"))[0]["work_mem"] != "5MB"
+
+
 async def test_no_transaction_is_open_while_user_code_runs(everyturn_url: str) -> None:
     """field case 47: the server kills sessions that are idle in a transaction, and no tool, model or hook notices."""
     with psycopg.connect(everyturn_url, autocommit=True) as conn:
