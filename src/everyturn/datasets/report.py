@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -16,6 +17,8 @@ from .values import Dataset
 
 if TYPE_CHECKING:
     from everyturn.database import Database
+
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,14 @@ async def report(
         if by_hand:
             rows += [row for row in await db.query("pass_rate", **narrowed) if row["replay_id"] is None]
         rows.sort(key=lambda row: (-row["pass_rate"], row["model"], row["prompt_rev"]))
-    return [await _line(db, dataset, row, rows) for row in rows]
+    # Counting trials takes one core, so that several are counted at a time.
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def line(row: Mapping[str, Any]) -> Line:
+        async with turn:
+            return await _line(db, dataset, row, rows)
+
+    return await asyncio.gather(*map(line, rows))
 
 
 async def _line(db: Database, dataset: Dataset, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Line:
