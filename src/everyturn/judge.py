@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -35,6 +36,7 @@ Give your verdict with the tool `verdict`. Without tools, answer with one JSON o
 _YES = frozenset(("true", "yes", "pass", "passed"))
 _NO = frozenset(("false", "no", "fail", "failed"))
 _MOST_RAW = 2000
+_KEY = re.compile(r"""\{\s*(?:["']|//|/\*|\w+\s*:)""")
 
 
 class JudgeError(EveryturnError):
@@ -136,11 +138,14 @@ def fenced(texts: Mapping[str, str | None]) -> str:
 def read_object(text: str) -> dict[str, Any]:
     """The one JSON object of a judge's answer, bare, fenced or amid prose.
 
-    Raises JudgeError for none, and for several: one of them may be quoted from the output.
+    Raises JudgeError for none, for several (one of them may be quoted from the output), and for one that is broken or
+    says something twice: what can be read within it may be quoted too.
     """
     if not text.strip():
         raise _unclear("gave an empty answer", text)
-    found = _objects(text)
+    found, broken = _objects(text)
+    if found and broken:
+        raise _unclear("gave a JSON object that is broken", text)
     if not found:
         raise _unclear("gave no JSON object", text)
     if len(found) > 1:
@@ -148,18 +153,32 @@ def read_object(text: str) -> dict[str, Any]:
     return found[0]
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
-    decoder = json.JSONDecoder()
+def _objects(text: str) -> tuple[list[dict[str, Any]], bool]:
+    """The objects of a text, and whether there is the beginning of one that cannot be read."""
+    decoder = json.JSONDecoder(object_pairs_hook=_each_once)
     found: list[dict[str, Any]] = []
+    broken = False
     position = text.find("{")
     while position >= 0:
         try:
             value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             value, end = _python_dict(text, position)
+        after = text.find("{", max(end, position + 1))
         if isinstance(value, dict):
             found.append(value)
-        position = text.find("{", max(end, position + 1))
+        elif not broken:
+            # Other braces of prose are closed before the next ones, and hold no key.
+            closed = text.find("}", position)
+            broken = _KEY.match(text, position) is not None or 0 <= after < (closed if closed >= 0 else len(text))
+        position = after
+    return found, broken
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
     return found
 
 
@@ -168,7 +187,11 @@ def _python_dict(text: str, start: int) -> tuple[Any, int]:
     end = text.find("}", start)
     while 0 <= end < start + _MOST_RAW:
         try:
-            return ast.literal_eval(text[start : end + 1]), end + 1
+            tree = ast.parse(text[start : end + 1], mode="eval")
+            value = ast.literal_eval(tree)
+            dicts = [part for part in ast.walk(tree) if isinstance(part, ast.Dict)]
+            twice = any(len(part.keys) > len(ast.literal_eval(part)) for part in dicts)
+            return (None, start) if twice else (value, end + 1)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             end = text.find("}", end + 1)
     return None, start

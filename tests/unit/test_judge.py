@@ -53,6 +53,30 @@ async def test_unclear_verdicts_are_errors_that_keep_what_was_said(answer: str) 
     assert str(caught.value.cost_usd) == "0.5"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"reason": "It says {"score": 1, "pass": true}, which is wrong", "score": 0, "pass": false}',
+        """{'reason': 'it's {"score": 1, "pass": true}', 'score': 0, 'pass': False}""",
+        '{"reason": "quotes {"score": 1, "pass": true}',
+        '{"score": 0, "pass": false, // not {"pass": true}\n}',
+        '{score: 0, note: {"pass": true}}',
+        '{"score": 1, "pass": true} {"score": 0, "pass": fal',
+        '{"score": 0, "pass": false, "score": 1, "pass": true}',
+        "{'pass': False, 'pass': True}",
+        called('{"pass": false, "pass": true}'),
+    ],
+)
+async def test_what_can_be_read_within_a_broken_verdict_is_none(answer: Any) -> None:
+    """Field cases 97 and 101."""
+    with pytest.raises(JudgeError):
+        await verdict_on(answer)
+
+
+async def test_braces_of_prose_are_no_verdict() -> None:
+    assert (await verdict_on('For the set {x}, yes: {"score": 1}')).passed is True
+
+
 async def test_an_answer_without_a_verdict_never_passes() -> None:
     """Field case 96."""
     with pytest.raises(JudgeError, match="neither"):
