@@ -78,7 +78,7 @@ class Embedder:
             return await found if isinstance(found, Awaitable) else found
         except EmbedderError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EmbedderError(f"The embedder {self.name} failed: {type(error).__name__}: {error}") from error
 
     def _checked(self, found: Any, places: list[int]) -> list[list[float] | None]:

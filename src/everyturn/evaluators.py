@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from .blocking import Portal
 from .errors import InvalidValue
 from .names import check_name
-from .threads import in_thread
+from .threads import in_thread, without_exit
 from .values import KINDS, Conversation, Turn
 
 VERDICTS = ("good", "bad", "partial")
@@ -146,8 +146,9 @@ class Evaluator:
         Raises what the function raises, TimeoutError, and InvalidValue for what is not a verdict.
         """
         try:
-            async with asyncio.timeout(self.timeout) as limit:
-                value = await self._call(subject, db)
+            with without_exit(f"The evaluator {self.name}"):
+                async with asyncio.timeout(self.timeout) as limit:
+                    value = await self._call(subject, db)
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .threads import in_thread
+from .threads import in_thread, without_exit
 from .values import Conversation, Turn
 
 
@@ -51,10 +51,8 @@ async def call_hook(hook: Callable[[Any], Any], value: Any, timeout: float) -> B
 
 
 async def _call(hook: Callable[[Any], Any], value: Any) -> None:
-    try:
+    with without_exit(f"The hook {_name(hook)}"):
         await _called(hook, value)
-    except SystemExit as error:  # a task that raised it would end the event loop
-        raise RuntimeError(f"The hook {_name(hook)} called sys.exit({error.code!r}).") from error
 
 
 async def _called(hook: Callable[[Any], Any], value: Any) -> None:

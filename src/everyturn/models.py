@@ -29,7 +29,7 @@ from everyturn.messages import (
     ToolMessage,
     UserMessage,
 )
-from everyturn.threads import in_thread, submit
+from everyturn.threads import in_thread, submit, without_exit
 
 if TYPE_CHECKING:
     from everyturn.values import Usage
@@ -135,6 +135,12 @@ class FunctionLeaf:
 
     async def stream(self, request: ModelRequest, *, streaming: bool = True) -> AsyncGenerator[Delta | ModelTurn]:
         """The function's deltas, if it makes any, and its `ModelTurn`."""
+        with without_exit(f"The model {self.name!r}"):
+            async with aclosing(self._stream(request)) as items:
+                async for item in items:
+                    yield item
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[Delta | ModelTurn]:
         answer = self._function(request) if self._direct else await in_thread(self._function, request)
         if inspect.isawaitable(answer):
             answer = await answer

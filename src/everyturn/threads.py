@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -35,6 +36,15 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
     Cancelling returns at once; the thread is free again when the function ends.
     """
     return await asyncio.wrap_future(submit(function, *args, **kwargs))
+
+
+@contextmanager
+def without_exit(what: str) -> Iterator[None]:
+    """Make `sys.exit()` in user code an error of that code: a task that raised it would end the event loop."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"{what} called sys.exit({error.code!r}).") from error
 
 
 def _call(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:

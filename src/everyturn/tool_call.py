@@ -10,19 +10,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .threads import without_exit
+
 
 async def invoke(handler: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the handler. A sync one keeps the caller's context variables and does not hold up the loop.
 
     What a sync handler gives back is awaited when it can be: a plain function may wrap an async one.
     """
-    try:
+    with without_exit("The handler"):
         if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
             return await handler(*args, **kwargs)
         result = await _in_thread(handler, args, kwargs)
         return await result if inspect.isawaitable(result) else result
-    except SystemExit as error:
-        raise RuntimeError(f"The handler called sys.exit({error.code!r}).") from error
 
 
 async def _in_thread(handler: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
@@ -84,6 +85,15 @@ def test_claims_are_signed_and_told_apart() -> None:
     keys = {claim_key(uuid4()) for _ in range(1000)}
     assert len(keys) == 1000
     assert all(-(2**63) <= key < 2**63 for key in keys)
+
+
+async def test_an_evaluator_that_exits_has_failed() -> None:
+    async def leave(turn: et.Turn) -> bool:
+        raise SystemExit(0)
+
+    for function in (leave, lambda turn: sys.exit(0)):
+        with pytest.raises(RuntimeError, match=r"called sys.exit\(0\)"):
+            await Evaluator("a", function).judge(None, None)  # type: ignore[arg-type]
 
 
 async def test_a_synchronous_evaluator_runs_in_a_thread_and_a_slow_one_ends() -> None:
