@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,16 @@ async def test_exact_normalises_unicode_and_line_ends_and_keeps_the_order_of_wor
         ("numeric:2%", "102", "100", True),
         ("numeric", "no number", "1", False),
         ("numeric", "-3", "3", False),
+        ("numeric", "\u22123", "3", False),
+        ("numeric", "x = \u22123", "-3", True),
+        ("numeric", "2024-12-05", "5", True),
+        ("numeric", "as gpt-4", "4", True),
+        ("numeric", "5, or 1e999", "5", False),
+        ("contains", "anything", " ", False),
+        ("contains", " ", "", True),
+        ("contains:", "anything", None, False),
+        ("json", "NaN", "null", False),
+        ("json", "1e400", "null", False),
     ],
 )
 async def test_rules(spec: str, output: str, reference: str | None, passed: bool) -> None:
@@ -104,11 +115,28 @@ async def test_no_word_is_taken_for_a_refusal() -> None:
 
 
 async def test_a_wrong_reference_is_an_error_not_a_failure() -> None:
-    for spec, reference in (("json", "{"), ("numeric", "many"), ("regex", "(")):
+    for spec, reference in (
+        ("json", "{"),
+        ("json", "NaN"),
+        ("json", "1e999"),
+        ("numeric", "many"),
+        ("numeric", "1e999"),
+        ("regex", "("),
+    ):
         found = await judge([resolve(spec)], case(reference), "x")
         assert found.passed is None
         assert found.error is not None
         assert found.error.startswith(spec)
+
+
+async def test_a_scorer_that_exits_is_an_error() -> None:
+    async def leave(output: str, case: et.Case) -> bool:
+        raise SystemExit(0)
+
+    for scorer in (leave, lambda output, case: sys.exit(0)):
+        found = await judge([resolve(scorer)], case(None), "p")
+        assert found.passed is None
+        assert "called sys.exit(0)" in str(found.error)
 
 
 async def test_functions() -> None:

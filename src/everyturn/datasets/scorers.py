@@ -20,14 +20,15 @@ from everyturn import jsonable
 from everyturn.errors import InvalidValue
 from everyturn.judge import Judge
 from everyturn.objects import is_reference, load_object
-from everyturn.threads import in_thread
+from everyturn.threads import in_thread, without_exit
 
 if TYPE_CHECKING:
     from everyturn.embed import Embedder
 
     from .values import Case
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
+# A sign right behind a word or a number is a hyphen, as in gpt-4 and 2024-12-05.
+_NUMBER = re.compile(r"(?:(?<![\w.])[-+\u2212])?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _FENCE = re.compile(r"\s*```[\w-]*[ \t]*\n(.*?)```\s*", re.DOTALL)
 
 
@@ -97,8 +98,11 @@ def exact(output: str, expected: str) -> Score:
 
 
 def contains(output: str, expected: str) -> Score:
-    """The expected text is in the output, both normalised."""
-    return _scored(normalised(expected) in normalised(output), f"The output does not contain {_shown(expected)}.")
+    """The expected text is in the output, both normalised. A blank one asks for a blank output."""
+    wanted = normalised(expected)
+    if not wanted:
+        return _scored(not output.strip(), "The output is not blank.")
+    return _scored(wanted in normalised(output), f"The output does not contain {_shown(expected)}.")
 
 
 def regex(output: str, pattern: str) -> Score:
@@ -113,16 +117,28 @@ def regex(output: str, pattern: str) -> Score:
 def json_value(output: str, expected: str) -> Score:
     """Both are JSON, and equal by value: key order does not count, 1 equals 1.0. The output may be fenced."""
     try:
-        wanted = json.loads(expected)
+        wanted = _json(expected)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"The reference {_shown(expected)} is not JSON: {error}.") from None
     fence = _FENCE.fullmatch(output)
     try:
-        found = json.loads(fence[1] if fence else output)
+        found = _json(fence[1] if fence else output)
     except (ValueError, RecursionError) as error:
         return _scored(False, f"The output is not JSON: {error}.")
     same = jsonable.canonical(found) == jsonable.canonical(wanted)
     return _scored(same, f"The output is another value than {_shown(expected)}.")
+
+
+def _json(text: str) -> Any:
+    """JSON as the standard has it: Python alone reads NaN, and takes one number too large for another."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no number that can be compared")
+    return value
 
 
 def numeric(tolerance: str) -> Callable[[str, str], Score]:
@@ -137,7 +153,7 @@ def numeric(tolerance: str) -> Callable[[str, str], Score]:
 
     def compare(output: str, expected: str) -> Score:
         wanted = _numbers(expected)
-        if len(wanted) != 1:
+        if len(wanted) != 1 or not math.isfinite(wanted[0]):
             raise InvalidValue(f"The reference {_shown(expected)} is not a number.")
         found = _numbers(output)
         if not found:
@@ -149,8 +165,8 @@ def numeric(tolerance: str) -> Callable[[str, str], Score]:
 
 
 def _numbers(text: str) -> list[float]:
-    found = (match[0].replace(",", "") for match in _NUMBER.finditer(text) if any(c.isdigit() for c in match[0]))
-    return [number for number in map(float, found) if math.isfinite(number)]
+    found = (match[0] for match in _NUMBER.finditer(text) if any(c.isdigit() for c in match[0]))
+    return [float(number.replace(",", "").replace("\u2212", "-")) for number in found]
 
 
 class Similarity:
@@ -241,9 +257,12 @@ class Function:
         }
         args = () if self._by_name is not None else (output, case)
         kwargs = {name: given[name] for name in self._by_name or ()}
-        found = self._function(*args, **kwargs) if self._is_async else await in_thread(self._function, *args, **kwargs)
-        if isinstance(found, Awaitable):
-            found = await found
+        with without_exit(f"The scorer {self.name}"):
+            if self._is_async:
+                found = await self._function(*args, **kwargs)
+            else:
+                found = await in_thread(self._function, *args, **kwargs)
+                found = await found if isinstance(found, Awaitable) else found
         if isinstance(found, Score):
             return found
         if isinstance(found, bool):
