@@ -108,6 +108,7 @@ def test_a_program_that_moved_is_replaced_not_added(tmp_path: Path) -> None:
         '{"hooks": {"Stop": [{"hooks": 3}]}}',
         '{"a": 1, "a": 2}',
         '{"a": NaN}',
+        '{"a": 1e400}',
         "[" * 100_000,
         b"\xff\xfe{}",
     ],

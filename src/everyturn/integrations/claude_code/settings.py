@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -125,7 +126,9 @@ def _parsed(path: Path, text: str | None) -> dict[str, Any]:
     if text is None or not text.strip("\ufeff \t\r\n"):
         return {}
     try:
-        settings = json.loads(text.lstrip("\ufeff"), object_pairs_hook=_object, parse_constant=_refused)
+        settings = json.loads(
+            text.lstrip("\ufeff"), object_pairs_hook=_object, parse_constant=_refused, parse_float=_float
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidValue(
             f"{path} cannot be changed without losing what is in it ({error}), so it is left as it is. Make it plain "
@@ -154,6 +157,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _float(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is too large a number")
+    return value
 
 
 def _same(text: str, settings: dict[str, Any]) -> bool:
