@@ -324,6 +324,10 @@ async def test_an_import_is_all_or_nothing_and_says_where(everyturn_db: et.Datab
     assert await everyturn_db.cases.list() == []
     with pytest.raises(InvalidValue, match="line 4 has 3 fields"):
         await everyturn_db.cases.import_file(write(tmp_path, "c.csv", 'prompt,tags\n"a\nb",x\np,a,b\n'))
+    with pytest.raises(InvalidValue, match="line 3: unexpected end of data"):
+        await everyturn_db.cases.import_file(write(tmp_path, "c.csv", 'prompt\na\n"open\nx\n'))
+    with pytest.raises(InvalidValue, match="Line 1 names the column 'prompt' twice"):
+        await everyturn_db.cases.import_file(write(tmp_path, "c.csv", "prompt,prompt \na,b\n"))
     for name, content in (("c.csv", b""), ("d.csv", b"prompt\n\xff\n"), ("e.csv", b'prompt\n"open\n')):
         with pytest.raises(InvalidValue):
             await everyturn_db.cases.import_file(write(tmp_path, name, content))

@@ -57,8 +57,12 @@ def csv_rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, Any]
     names = next(reader, None)
     if not names:
         raise InvalidValue("The file is empty: its first line must name the columns, such as prompt,reference,tags.")
+    names = [name.strip() for name in names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidValue(f"Line 1 names the column {twice!r} twice.")
     start = reader.line_num + 1
-    for values in reader:
+    for values in _rows(reader, start):
         number, start = start, reader.line_num + 1
         if not values:
             continue
@@ -66,7 +70,7 @@ def csv_rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, Any]
             yield number, WrongRow(f"has {len(values)} fields where the header has {len(names)}")
             continue
         row: dict[str, Any] = {
-            name.strip(): value for name, value in zip(names, values, strict=True) if value not in _CSV_MISSING
+            name: value for name, value in zip(names, values, strict=True) if value not in _CSV_MISSING
         }
         for name in ("context", "metadata"):
             if name in row:
@@ -76,6 +80,19 @@ def csv_rows(text: io.TextIOWrapper, delimiter: str) -> Iterator[tuple[int, Any]
                     row[name] = WrongRow(f"has a {name} that is not JSON: {error}")
         wrong = next((value for value in row.values() if isinstance(value, WrongRow)), None)
         yield number, row if wrong is None else wrong
+
+
+def _rows(reader: Any, line: int) -> Iterator[list[str]]:
+    """The rows of a CSV reader; where it cannot go on, the line on which the row begins is told."""
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise csv.Error(f"line {line}: {error}") from None
+        yield values
+        line = reader.line_num + 1
 
 
 def _without_nan(value: Any) -> Any:
