@@ -26,6 +26,13 @@ class Connecting(Generic[T]):
         self._opened: T | None = None
         self._portal: Portal | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"This is not open yet, so it has no {name!r}: async with et.connect() as db, or with, or await."
+        )
+
     def __await__(self) -> Generator[Any, Any, T]:
         return self._opening().__await__()
 

@@ -35,7 +35,9 @@ def resolve(target: str | os.PathLike[str] | None, environ: Mapping[str, str] = 
                 f"{VARIABLE} is set but empty. Unset it for the embedded database, or set it to a Postgres URL "
                 "or a directory."
             )
-    text = os.fspath(target)
+    if not isinstance(target, str | os.PathLike):
+        raise InvalidValue(f"The database target is a Postgres URL or a directory; got {target!r:.80}.")
+    text = os.fsdecode(target)
     if not text.strip():
         raise InvalidValue("The database target is empty. Give a Postgres URL or a directory, or leave it out.")
     if isinstance(target, os.PathLike):
@@ -74,6 +76,8 @@ def _is_conninfo(text: str) -> bool:
 
 def check_conninfo(text: str) -> str:
     """The connection string as libpq reads it, or InvalidValue; never with what is in it, which may be a password."""
+    if not isinstance(text, str):
+        raise InvalidValue(f"The connection string is text; got a {type(text).__name__}.")
     text = text.strip()
     scheme, found, rest = text.partition("://")
     if found:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+import everyturn as et
 from everyturn.connection import Opener, unreachable, without_password
 from everyturn.errors import InvalidValue
-from everyturn.target import SESSION_VARIABLE, VARIABLE, resolve, session_url
+from everyturn.target import SESSION_VARIABLE, VARIABLE, check_conninfo, resolve, session_url
 
 SECRET = "s3cr3t"
 
@@ -87,6 +89,12 @@ def test_anything_else_is_a_directory(target: str | Path) -> None:
     assert resolve(target, {}) == Path(target)
 
 
+@pytest.mark.parametrize("target", [5, True, b"x", ["a"], object()])
+def test_what_is_neither_text_nor_path_is_refused(target: Any) -> None:
+    with pytest.raises(InvalidValue, match="is a Postgres URL or a directory"):
+        resolve(target, {})
+
+
 @pytest.mark.parametrize(
     "target", ["postgres:/db", "postgresql:u@h/db", "PG:h", "jdbc:postgresql", "file:/data", "psql:"]
 )
@@ -141,6 +149,19 @@ def test_what_libpq_says_is_shown_without_the_password() -> None:
     said = str(unreachable(f"postgresql://u:a%20b%40{SECRET}@h/db", error))
     assert SECRET not in said
     assert "u@h/db" in said
+
+
+def test_a_second_url_is_a_string_that_libpq_reads() -> None:
+    for url in (5, b"host=h", Path("x")):
+        with pytest.raises(InvalidValue, match="connection string is text"):
+            check_conninfo(url)  # type: ignore[arg-type]
+
+
+def test_what_is_not_opened_says_so() -> None:
+    connecting: Any = et.connect("postgresql://h/db")
+    with pytest.raises(AttributeError, match="not open yet.*async with"):
+        connecting.fetch("SELECT 1")
+    assert not hasattr(connecting, "__len__")
 
 
 def test_a_dead_host_is_noticed_unless_the_url_says_how_long_to_wait() -> None:
