@@ -34,7 +34,9 @@ async def dump(url: str, path: Path | str, *, overwrite: bool = False) -> None:
     if target.is_dir():
         raise TransferError(f"{target} is a directory. Name the file to write.")
     if target.exists() and not overwrite:
-        raise TransferError(f"The file {target} exists already. Name another, or say that it is to be replaced.")
+        raise TransferError(
+            f"The file {target} exists already. Name another, or say that it is to be replaced: --overwrite."
+        )
     async with await _connect(url) as conn:
         schema = await _schema(conn)
         if schema is None:
@@ -109,7 +111,7 @@ async def _refuse_filled(conn: AsyncConnection[Any], url: str, replace: bool) ->
     if filled and not replace:
         raise TransferError(
             f"The database {_shown(url)} is not empty: there are rows in {', '.join(filled)}. Nothing was changed. "
-            "Restore into an empty database, or say that what is there is to be replaced."
+            "Restore into an empty database, or say that what is there is to be replaced: --replace."
         )
 
 

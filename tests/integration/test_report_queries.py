@@ -65,6 +65,13 @@ def test_an_unknown_price_is_counted_as_unpriced_and_never_as_free(conn: Connect
     assert rows["unknown"]["unpriced"] == 1
 
 
+def test_costs_and_counts_that_are_no_numbers_are_left_out(conn: Connection) -> None:
+    for cost, tokens in (("n/a", "many"), ("NaN", 1.5), (-1, 1e30), ({"a": 1}, None), (0.25, 10)):
+        append(conn, "model", model="m", costUsd=cost, usage={"inputTokens": tokens, "outputTokens": tokens})
+    [row] = ask(conn, "cost_by_model")
+    assert (row["answers"], row["unpriced"], row["cost_usd"]) == (5, 4, pytest.approx(0.25))
+
+
 def test_the_slowest_tool_comes_first_and_errors_are_counted(conn: Connection) -> None:
     for number in range(1, 11):
         append(conn, "tool_result", toolName="slow", toolCallId=str(number), latencyMs=number * 100)

@@ -47,10 +47,18 @@ def parse_uuid(text: str) -> UUID:
 
 TIME_FORMS = "an age (30m, 24h, 7d, 2w), a date or an ISO 8601 time; UTC where no offset is given"
 
+_MAX_ROWS = (1 << 31) - 1
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 LimitOption = Annotated[
     int,
-    typer.Option("--limit", "-n", min=1, metavar="N", help=f"Show at most N rows (default {DEFAULT_LIMIT})."),
+    typer.Option(
+        "--limit",
+        "-n",
+        min=1,
+        metavar="N",
+        help=f"Show at most N rows (default {DEFAULT_LIMIT}).",
+        callback=lambda rows: min(rows, _MAX_ROWS),
+    ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Show every row.")]
 AgentOption = Annotated[

@@ -11,10 +11,13 @@ SELECT t.agent, coalesce(t.payload ->> 'model', 'unknown') AS model, count(*) AS
   FROM agent_turns t
  CROSS JOIN LATERAL (
        SELECT CASE WHEN jsonb_typeof(t.payload -> 'costUsd') IN ('number', 'string')
+                    AND t.payload ->> 'costUsd' ~ '^[0-9]{1,30}([.][0-9]+)?$'
                    THEN (t.payload ->> 'costUsd')::numeric END AS usd) AS price
  CROSS JOIN LATERAL (
-       SELECT (t.payload #>> '{usage,inputTokens}')::bigint AS input,
-              (t.payload #>> '{usage,outputTokens}')::bigint AS output) AS tokens
+       SELECT CASE WHEN jsonb_typeof(t.payload #> '{usage,inputTokens}') = 'number'
+                   THEN trunc((t.payload #>> '{usage,inputTokens}')::numeric) END AS input,
+              CASE WHEN jsonb_typeof(t.payload #> '{usage,outputTokens}') = 'number'
+                   THEN trunc((t.payload #>> '{usage,outputTokens}')::numeric) END AS output) AS tokens
  WHERE t.kind = 'model'
    AND (nullif(:'agent'::text, '') IS NULL OR t.agent = :'agent'::text)
    AND (nullif(:'since'::text, '') IS NULL OR t.created_at >= nullif(:'since'::text, '')::timestamptz)
