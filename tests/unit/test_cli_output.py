@@ -80,6 +80,9 @@ def test_what_json_has_no_form_for_is_written_as_it_is_stored() -> None:
         assert jsonable.loads(read)["in"] == value["in"]
         assert (read["p"], read["own"]) != (read["own"], read["p"])
     assert as_json(b"\xff") == '{"$bytes": "/w=="}'
+    long = 10**5000
+    assert as_cell(long) == as_json(long)
+    assert jsonable.loads(as_json([long])) == [long]
 
 
 def test_clip() -> None:

@@ -13,6 +13,8 @@ from everyturn import jsonable
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# Python writes no decimal longer than 4,300 digits.
+_LONG_BITS = 14_000
 _TSV = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -42,6 +44,8 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int) and value.bit_length() >= _LONG_BITS:
+        return as_json(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, (dict, list, tuple)):
@@ -72,6 +76,8 @@ def plain(value: Any) -> Any:
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
+    if isinstance(value, int):
+        return value if value.bit_length() < _LONG_BITS else jsonable.clean_lenient(value)
     if isinstance(value, (bytes, complex)) or (isinstance(value, float) and not math.isfinite(value)):
         return jsonable.clean_lenient(value)
     return value
