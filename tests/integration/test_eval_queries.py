@@ -120,6 +120,14 @@ async def test_verdicts_on_a_conversation_stand_apart(everyturn_db: et.Database)
     await db.evals.record(turn.id, "rubric", "bad", payload={"target": "conversation"})
     await db.evals.record(turn.id, "style", "good")
     assert [one.comment_body for one in await db.evals.wrong("bot")] == ["done"]
+    await db.evals.record(turn.id, "rubric", "good", payload={"target": "conversation"})
+    await db.evals.record(turn.id, "style", "bad")
+    await db.evals.record(turn.id, "outcome", "good", payload={"target": "conversation"})
+    assert [one.comment_body for one in await db.evals.wrong("bot")] == ["done"]
+    assert await db.evals.similar("done", agent="bot") == []
+    await db.evals.record(turn.id, "style", "good")
+    await db.evals.record(turn.id, "outcome", "bad", payload={"target": "conversation"})
+    assert [one.verdict for one in await db.evals.similar("done", agent="bot")] == ["good"]
 
 
 async def embed(texts: list[str], kind: str) -> list[list[float]]:

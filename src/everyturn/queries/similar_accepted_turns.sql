@@ -1,7 +1,8 @@
 -- Which past turns are like this text and survived review, the most alike first?
 --
 -- Left out are turns whose standing verdict is `not_verdict` (bad, where it is NULL): the latest human one, or, where no
--- human has spoken, the latest of any evaluator. A turn comes once, however many verdicts it has.
+-- human has spoken, the latest of any evaluator. A turn comes once, however many verdicts it has. A verdict on a whole
+-- conversation stands apart from those on its last turn.
 --
 -- agent, kind, tool, repo, since   may be NULL
 -- matching                         a JSON object: every key of it equals that key of the payload, as text; or NULL
@@ -31,6 +32,7 @@ WITH words AS MATERIALIZED (
                SELECT e.verdict
                  FROM agent_evals e
                 WHERE e.turn_id = t.id AND e.conversation = t.conversation
+                  AND coalesce(e.payload ->> 'target', 'turn') = 'turn'
                 ORDER BY split_part(e.evaluator, ':', 1) = 'human' DESC, e.created_at DESC, e.id DESC
                 LIMIT 1), '') <> coalesce(:'not_verdict'::text, 'bad')
 ), near AS MATERIALIZED (
@@ -60,6 +62,7 @@ SELECT f.id, f.seq, f.conversation, f.agent, f.kind, f.payload, f.created_at, f.
        (SELECT e.verdict
           FROM agent_evals e
          WHERE e.turn_id = f.id AND e.conversation = f.conversation
+           AND coalesce(e.payload ->> 'target', 'turn') = 'turn'
          ORDER BY split_part(e.evaluator, ':', 1) = 'human' DESC, e.created_at DESC, e.id DESC
          LIMIT 1) AS verdict
   FROM found f
