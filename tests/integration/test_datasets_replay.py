@@ -260,6 +260,21 @@ async def test_a_limit_on_the_cost_is_kept_judges_included(everyturn_db: et.Data
         await everyturn_db.datasets.replay("core", max_cost=0, **options)
 
 
+async def test_a_limit_is_kept_before_it_is_known_what_an_answer_costs(everyturn_db: et.Database) -> None:
+    await numbers(everyturn_db, 20)
+    verdict = et.ModelTurn(text='{"score": 1}', cost_usd="0.004")
+
+    async def slow(request: et.ModelRequest) -> et.ModelTurn:
+        await asyncio.sleep(0.01)
+        return et.ModelTurn(text="x", cost_usd="0.001")
+
+    done = await everyturn_db.datasets.replay(
+        "core", model=slow, scorers=[Judge(lambda request: verdict)], concurrency=16, max_cost="0.011"
+    )
+    assert (done.status, done.progress.done) == ("stopped", 2)
+    assert done.progress.cost_usd + done.progress.judge_cost_usd == Decimal("0.010")
+
+
 async def test_an_unknown_price_is_unknown(everyturn_db: et.Database) -> None:
     """Field case 108."""
     await numbers(everyturn_db, 4)

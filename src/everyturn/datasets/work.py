@@ -74,6 +74,8 @@ class Work:
         self._started = time.perf_counter()
         self._made = 0
         self._flying = 0
+        self._landed = asyncio.Condition()
+        self._priced = False
         self.stopped: str | None = None
         self.progress: Progress | None = None
 
@@ -82,6 +84,7 @@ class Work:
         self.progress = await read_progress(self.db, self.replay_id)
         [row] = await self.db.query("replay", id=self.replay_id)
         self._cases = row["cases"]
+        self._priced = self._has_a_price()
         self._tell()
         try:
             async with asyncio.TaskGroup() as group:
@@ -105,6 +108,10 @@ class Work:
                 last, stored = stored, await self.begin(row)
             finally:
                 self._flying -= 1
+                if self.max_cost is not None:
+                    self._priced = self._has_a_price()
+                    async with self._landed:
+                        self._landed.notify_all()
             if last is not None:
                 await asyncio.shield(last)
         if stored is not None:
@@ -112,6 +119,10 @@ class Work:
 
     async def _next(self) -> Mapping[str, Any] | None:
         async with self._reading:
+            if self.max_cost is not None:
+                # Until it is known what an answer costs, one is asked for at a time.
+                async with self._landed:
+                    await self._landed.wait_for(lambda: self._priced or not self._flying)
             if self.stopped is not None or self._beyond_budget():
                 return None
             if not self._buffer:
@@ -137,6 +148,9 @@ class Work:
             )
         rows.reverse()
         return rows
+
+    def _has_a_price(self) -> bool:
+        return self.progress is not None and self.progress.done > self.progress.unpriced
 
     def _beyond_budget(self) -> bool:
         """Whether another answer, with those under way, could go beyond what may be spent."""
