@@ -48,7 +48,7 @@ DatabaseOption = Annotated[
 # --- the four tools -------------------------------------------------------------------------------
 
 
-@et.tool(rate_budget=et.RateBudget(window_seconds=60, max_calls=120))
+@et.tool(rate_budget=et.RateBudget(window_seconds=60, max_calls=1200))
 async def fetch_pr_diff(repo: str, pr: int, ctx: et.Context) -> str:
     """Fetch the unified diff of a pull request. Each hunk's header carries its hash."""
     forge: Forge = ctx.deps
