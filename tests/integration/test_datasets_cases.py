@@ -269,6 +269,8 @@ async def test_verdicts_become_cases_once(everyturn_db: et.Database) -> None:
     assert [verdict.get("rationale") for verdict in case.context["verdicts"]] == ["it rains in Atlantis", None]
     assert await db.cases.capture_evals("bad") == []
     assert await db.cases.capture_evals("partial") == []
+    with pytest.raises(InvalidValue, match="not one of good, bad, partial"):
+        await db.cases.capture_evals("wrong")
 
 
 async def test_retention_leaves_cases(everyturn_db: et.Database) -> None:

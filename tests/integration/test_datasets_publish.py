@@ -228,6 +228,22 @@ async def test_a_bundle_restores_the_same_dataset_elsewhere(everyturn_db: et.Dat
         assert owed == []
 
 
+# Of the first line of a bundle.
+WRONG_HEADS: list[tuple[str, Any]] = [
+    ("version", "x"),
+    ("version", -1),
+    ("version", 10**11),
+    ("version", 1.5),
+    ("cases", None),
+    ("published_at", "yesterday"),
+    ("published_at", 5),
+    ("notes", {"a": 1}),
+    ("name", "../../x"),
+    ("name", None),
+    ("id", "1"),
+]
+
+
 @pytest.mark.parametrize("damage", ["cut", "edited", "swapped", "header"])
 async def test_a_damaged_bundle_restores_nothing(everyturn_db: et.Database, tmp_path: Path, damage: str) -> None:
     await numbers(everyturn_db, 3)
@@ -245,6 +261,10 @@ async def test_a_damaged_bundle_restores_nothing(everyturn_db: et.Database, tmp_
     async with testing.database() as other:
         with pytest.raises(InvalidValue):
             await other.cases.import_file(file)
+        for field, value in WRONG_HEADS:
+            file.write_text("\n".join([json.dumps({**json.loads(head), "format": 1, field: value}), *lines]), "utf-8")
+            with pytest.raises(InvalidValue, match=f"{field}|dataset name|UUID"):
+                await other.cases.import_file(file)
         assert await other.cases.list() == []
         assert await other.datasets.list() == []
 

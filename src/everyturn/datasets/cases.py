@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from everyturn.errors import CaseNotFound, InvalidValue
+from everyturn.evaluators import VERDICTS
 from everyturn.names import as_uuid
 
 from .capture import Draft, from_conversation, from_turn
@@ -79,6 +80,8 @@ class Cases(CaseStore):
         limit: int | None = None,
     ) -> list[Captured]:
         """Capture the runs whose turns got this verdict and are not cases yet; the verdicts go into their contexts."""
+        if verdict not in VERDICTS:
+            raise InvalidValue(f"The verdict {verdict!r} is not one of {', '.join(VERDICTS)}.")
         rows = await self._database.query(
             "turns_judged",
             verdict=verdict,

@@ -23,7 +23,7 @@ from everyturn.names import as_uuid
 
 from .exporting import FORMAT
 from .rows import WrongRow, csv_rows, json_rows, record_of
-from .values import Dataset, Imported, dataset_name
+from .values import Dataset, Imported, aware, dataset_name
 
 if TYPE_CHECKING:
     from everyturn.database import Database
@@ -171,17 +171,31 @@ def _bundle_header(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("everyturn") == "dataset" else None
 
 
+def _whole(header: dict[str, Any], field: str) -> int:
+    value = header.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        raise _wrong_header(field, value)
+    return value
+
+
+def _wrong_header(field: str, value: Any) -> InvalidValue:
+    return InvalidValue(f"Line 1 does not describe a dataset: its {field!r} is {value!r:.80}.")
+
+
 async def _import_bundle(db: Database, header: dict[str, Any], rows: Iterator[tuple[int, Any]]) -> Imported:
+    if header.get("format") != FORMAT:
+        raise InvalidValue(
+            f"The bundle has the format {header.get('format')!r:.80}; this version of everyturn reads {FORMAT}."
+        )
+    name, id = dataset_name(header.get("name")), as_uuid(header.get("id"), "id")
+    version, count = _whole(header, "version"), _whole(header, "cases")
+    notes = header.get("notes")
+    if notes is not None and not isinstance(notes, str):
+        raise _wrong_header("notes", notes)
     try:
-        if header["format"] != FORMAT:
-            raise InvalidValue(
-                f"The bundle has the format {header['format']!r}; this version of everyturn reads {FORMAT}."
-            )
-        name, version = dataset_name(header["name"]), int(header["version"])
-        id, count, notes = as_uuid(header["id"], "id"), int(header["cases"]), header.get("notes")
-        published_at = datetime.fromisoformat(header["published_at"])
-    except (KeyError, TypeError) as error:
-        raise InvalidValue(f"Line 1 does not describe a dataset: {error} is missing or wrong.") from None
+        published_at = aware(datetime.fromisoformat(header.get("published_at") or ""))
+    except (TypeError, ValueError):
+        raise _wrong_header("published_at", header.get("published_at")) from None
     importer = _Importer(db, "line", "store", {})
     order: list[str] = []
 
