@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import pytest
@@ -233,6 +234,8 @@ async def test_capture_on_verdicts_that_other_hooks_record(everyturn_db: et.Data
 
 async def test_capture_on_nothing_that_went_well(everyturn_db: et.Database) -> None:
     assert await hooked(everyturn_db, ScriptedModel(["Fine."]), error=True, verdict={"bad", "partial"}) == []
-    for wrong in ({}, {"verdict": "awful"}):
+    refused: list[dict[str, Any]] = [{}, {"verdict": "awful"}]
+    refused += [{"judge_below": below} for below in (0, 5, "0.5", math.nan, True)]
+    for wrong in refused:
         with pytest.raises(et.InvalidValue):
             et.capture_on(**wrong)

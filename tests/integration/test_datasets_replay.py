@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 from collections import Counter
 from decimal import Decimal
@@ -256,8 +257,9 @@ async def test_a_limit_on_the_cost_is_kept_judges_included(everyturn_db: et.Data
     assert Decimal("0.02") <= spent <= Decimal("0.042")
     again = await everyturn_db.datasets.resume(done.id, **{**options, "max_cost": 1})
     assert (again.status, again.progress.done) == ("finished", 20)
-    with pytest.raises(InvalidValue):
-        await everyturn_db.datasets.replay("core", max_cost=0, **options)
+    for nothing in ("max_cost", 0), ("max_cost", math.nan), ("timeout", 0), ("timeout", math.nan):
+        with pytest.raises(InvalidValue):
+            await everyturn_db.datasets.replay("core", **{**options, nothing[0]: nothing[1]})
 
 
 async def test_a_limit_is_kept_before_it_is_known_what_an_answer_costs(everyturn_db: et.Database) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from everyturn.errors import EveryturnError, InvalidValue
+from everyturn.evaluators import VERDICTS
 from everyturn.hooks import EvalHooks, call_hook, calling_agent
 from everyturn.payloads import prompt_rev
 from everyturn.values import Conversation, Turn
@@ -14,7 +15,6 @@ from everyturn.values import Conversation, Turn
 from .capture import from_turn
 from .values import Captured, checked_tags
 
-_VERDICTS = ("good", "bad", "partial")
 _NOT_THE_AGENTS = frozenset(("hook", "cancelled", "interrupted"))
 _A_DAY = 86_400.0
 
@@ -37,8 +37,11 @@ def capture_on(
     holds the instructions. A verdict that comes later is captured by `db.cases.capture_evals`.
     """
     wanted = {verdict} if isinstance(verdict, str) else set(verdict or ())
-    if unknown := wanted - set(_VERDICTS):
-        raise InvalidValue(f"The verdict {min(unknown)!r} is not one of {', '.join(_VERDICTS)}.")
+    if unknown := wanted - set(VERDICTS):
+        raise InvalidValue(f"The verdict {min(unknown)!r} is not one of {', '.join(VERDICTS)}.")
+    number = isinstance(judge_below, int | float) and not isinstance(judge_below, bool)
+    if judge_below is not None and not (number and 0 < judge_below <= 1):
+        raise InvalidValue(f"judge_below={judge_below!r:.80} is no limit for a score, which is from 0 to 1.")
     if not (wanted or error or judge_below is not None or timeout):
         raise InvalidValue("capture_on needs to be told when: verdict, error, judge_below or timeout.")
     capture = _Capture(wanted, error, judge_below, timeout, checked_tags(tags), source, hooks)

@@ -7,6 +7,7 @@ what is missing. An output is stored before a judge is asked, so that a crash in
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -77,6 +78,8 @@ async def replay(
     """
     if concurrency < 1 or trials < 1:
         raise InvalidValue(f"concurrency={concurrency} and trials={trials} must be from 1 up.")
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise InvalidValue(f"timeout={timeout} leaves no answer any time; give seconds above 0.")
     target = Target(model, agent, prompt, prompt_rev, model_name, dict(settings or {}), timeout)
     resolved, names = default_scorers(db, scorers)
     case_ids, seed = choose(dataset.case_ids, sample, seed)
