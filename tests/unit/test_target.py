@@ -159,7 +159,7 @@ def test_a_second_url_is_a_string_that_libpq_reads() -> None:
 
 def test_what_is_not_opened_says_so() -> None:
     connecting: Any = et.connect("postgresql://h/db")
-    with pytest.raises(AttributeError, match="not open yet.*async with"):
+    with pytest.raises(AttributeError, match=r"not open yet.*async with"):
         connecting.fetch("SELECT 1")
     assert not hasattr(connecting, "__len__")
 
