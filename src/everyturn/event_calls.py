@@ -75,7 +75,7 @@ def _call(record: EventRecord, event: Mapping[str, Any], calls: list[EventCall])
         # A provider that repeats an id within an answer means one call.
         if own is not None and earlier.turn == turn and earlier.result is None and _own_id(earlier) == own:
             return []
-    name = function.get("name") or event.get("toolName") or record.tool_name
+    name = function.get("name") or said.get("toolName") or event.get("toolName") or record.tool_name
     return [EventCall(turn, name, _parsed(args), call_id, None, record)]
 
 
@@ -85,6 +85,13 @@ def _own_id(call: EventCall) -> Any:
     return call.call_id or (said.get("id") if isinstance(said, Mapping) else None)
 
 
+def _said_ids(call: EventCall) -> set[str]:
+    event = call.called.event if call.called is not None else {}
+    said = event.get("toolCall")
+    said = said if isinstance(said, Mapping) else event
+    return {own for name in ("id", "callId", "toolCallId") if isinstance(own := said.get(name), str)}
+
+
 def _result(record: EventRecord, event: Mapping[str, Any], calls: list[EventCall]) -> None:
     turn = _turn(record, event)
     tool = event.get("toolName") or record.tool_name
@@ -92,6 +99,10 @@ def _result(record: EventRecord, event: Mapping[str, Any], calls: list[EventCall
     args = _parsed(event.get("args"))
     waiting = [call for call in calls if call.result is None and call.turn == turn]
     named = [call for call in waiting if call_id is not None and _own_id(call) == call_id]
+    if not named:
+        # Anvia 1.x names a call by its own id, and the provider's beside it.
+        ids = {own for name in ("callId", "toolCallId") if isinstance(own := event.get(name), str)}
+        named = [call for call in waiting if _said_ids(call) & ids]
     if not named:
         named = [call for call in waiting if call.tool == tool and call.call_id is None and call.args == args]
     if not named:

@@ -10,7 +10,7 @@ from itertools import count
 
 from . import jsonable
 from .event_records import EventRecord
-from .event_rows import event_row
+from .event_rows import event_row, run_key
 
 
 class MemoryEventStore:
@@ -35,8 +35,8 @@ class MemoryEventStore:
 
     async def load(self, run_id: str) -> list[EventRecord]:
         """The events of a run, in order."""
-        return [replace(record, event=deepcopy(record.event)) for record in self._runs.get(run_id, [])]
+        return [replace(record, event=deepcopy(record.event)) for record in self._runs.get(run_key(run_id), [])]
 
     async def clear(self, run_id: str) -> None:
         """Remove the events of this run."""
-        self._runs.pop(run_id, None)
+        self._runs.pop(run_key(run_id), None)

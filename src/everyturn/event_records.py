@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -91,3 +91,18 @@ def checked_status(status: str | None) -> str | None:
     if plain is not None and plain not in STATUSES:
         raise InvalidValue(f"The status {status!r} is not one of {', '.join(STATUSES)}.")
     return plain
+
+
+def checked_types(types: Iterable[str] | None) -> list[str] | None:
+    """Types of events, or one alone. Raises InvalidValue."""
+    wanted = [types] if isinstance(types, str) else list(types) if types is not None else None
+    if wanted is not None and not all(isinstance(kind, str) for kind in wanted):
+        raise InvalidValue(f"types={wanted!r} does not hold names of types only.")
+    return wanted
+
+
+def checked_number(value: int | None, what: str, least: int = 0) -> int | None:
+    """A number as a bigint holds it; one below `least` is refused, or beyond. Raises InvalidValue."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63):
+        raise InvalidValue(f"{what}={value!r} is not a whole number from {least} up.")
+    return value

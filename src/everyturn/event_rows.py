@@ -68,6 +68,8 @@ def _column(value: str | None, what: str) -> str | None:
     """A text column as it can be stored and indexed."""
     if value is None:
         return None
+    if not isinstance(value, str):
+        raise InvalidValue(f"The {what} {value!r} of an event is not a string.")
     cleaned = jsonable.clean_text(value).translate(_SEPARATORS)
     if what in ("run_id", "agent_id", "tool_name") and len(cleaned.encode()) > 2000:
         if what == "tool_name":

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from .database_errors import translate
-from .errors import RunNotFound
+from .errors import InvalidValue, RunNotFound
 from .event_calls import EventCall, pair_calls
 from .event_feed import Feed, Subscription
-from .event_records import EventRecord, EventStore, RunSummary, checked_status
+from .event_records import EventRecord, EventStore, RunSummary, checked_number, checked_status, checked_types
 from .event_rows import event_row, record_of, run_key
 from .rows import EventRow
 
@@ -72,9 +72,9 @@ class Events:
             "events_of_run",
             {
                 "run_id": run_key(run_id),
-                "after": after,
-                "limit": limit,
-                "types": list(types) if types is not None else None,
+                "after": checked_number(after, "after"),
+                "limit": checked_number(limit, "limit"),
+                "types": checked_types(types),
             },
         )
         return [EventRecord.of(row) for row in rows]
@@ -89,9 +89,15 @@ class Events:
     async def _pages(
         self, run_id: str, after: int, until: int | None, types: Sequence[str] | None = None, size: int = _PAGE
     ) -> AsyncIterator[list[EventRecord]]:
-        wanted = list(types) if types is not None else None
+        checked_number(size, "size", 1)
         rows = await self._database.read(
-            "event_ids_of_run", {"run_id": run_key(run_id), "after": after, "until": until, "types": wanted}
+            "event_ids_of_run",
+            {
+                "run_id": run_key(run_id),
+                "after": checked_number(after, "after"),
+                "until": until,
+                "types": checked_types(types),
+            },
         )
         ids = [row["id"] for row in rows]
         for start in range(0, len(ids), size):
@@ -125,9 +131,9 @@ class Events:
             "runs",
             agent=agent,
             status=checked_status(status),
-            since=_moment(since),
-            until=_moment(until),
-            limit=limit,
+            since=_moment(since, "since"),
+            until=_moment(until, "until"),
+            limit=checked_number(limit, "limit"),
         )
         return [RunSummary(**{key: value for key, value in row.items() if key != "first_id"}) for row in rows]
 
@@ -192,7 +198,9 @@ class Events:
 
         `agent` is an agent's id or name. An event is given once, also one that commits late.
         """
-        wanted = frozenset(types) if types is not None else None
+        only = checked_types(types)
+        wanted = frozenset(only) if only is not None else None
+        checked_number(after, "after")
         async with self._feed().subscribed(None) as member:
             last = member.begin if after is None else after
             while True:
@@ -270,10 +278,15 @@ class Events:
         return await redact_run(self._database, run_id, paths=paths, patterns=patterns, dry_run=dry_run)
 
 
-def _moment(when: datetime | timedelta | None) -> datetime | None:
-    """A point in time; an age is counted back from now, and a naive time read as UTC."""
+def _moment(when: datetime | timedelta | None, what: str) -> datetime | None:
+    """A point in time; an age is counted back from now, and a naive time read as UTC. Raises InvalidValue."""
+    if when is not None and not isinstance(when, datetime | timedelta):
+        raise InvalidValue(f"{what}={when!r} is neither a datetime nor a timedelta.")
     if isinstance(when, timedelta):
-        return datetime.now(UTC) - when
+        try:
+            return datetime.now(UTC) - when
+        except OverflowError:
+            raise InvalidValue(f"{what}={when!r} reaches beyond the calendar.") from None
     return when.replace(tzinfo=UTC) if when is not None and when.tzinfo is None else when
 
 

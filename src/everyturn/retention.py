@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .errors import InvalidValue
+from .event_records import checked_types
 from .names import as_uuid
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def expire_events(
     dry_run: bool,
     progress: Callable[[Expired, float], object] | None,
 ) -> Expired:
-    wanted = list(types) if types is not None else None
+    wanted = checked_types(types)
     if wanted == []:
         raise InvalidValue("types=[] names no type of event; leave it out for all.")
     before = moment(older_than, "older_than")

@@ -55,6 +55,7 @@ async def sse(
 def _id(last_event_id: str | int | None) -> int:
     """The id a client last saw; whoever sends something else starts from the beginning."""
     try:
-        return max(int(last_event_id or 0), 0)
+        after = int(last_event_id or 0)
     except ValueError:
         return 0
+    return after if 0 < after < 1 << 63 else 0

@@ -92,7 +92,7 @@ class Statements(ABC):
                 began = time.monotonic()
                 try:
                     cursor = await self._execute(conn, sql, params, prepare)
-                    rows = await cursor.fetchall() if cursor.description else []
+                    rows = await cursor.fetchall() if cursor.description is not None else []
                     if cursor.statusmessage in _OF_THE_SESSION and self.ambient is None:
                         await self._drop(conn)
                     return rows, cursor.rowcount

@@ -336,3 +336,18 @@ async def test_scopes_and_agents_are_kept_apart(everyturn_db: et.Database) -> No
     assert {hit.scope for hit in await memory.recall("semantic", "fact", scope=ALL, agent="y")} == {"B", "default"}
     await memory.forget("semantic", scope="A")
     assert {hit.scope for hit in await memory.recall("semantic", "fact", scope=ALL)} == {"B", "default"}
+
+
+async def test_a_question_behind_much_white_space_is_the_same_question(everyturn_db: et.Database) -> None:
+    """field case 62"""
+    await everyturn_db.memory.remember("semantic", text="parse_diff is slow")
+    [hit] = await everyturn_db.memory.recall("semantic", " \n" * 3000 + "parse_diff")
+    assert hit.text == "parse_diff is slow"
+
+
+async def test_arguments_of_the_wrong_kind_are_refused_in_a_sentence(everyturn_db: et.Database) -> None:
+    with pytest.raises(et.InvalidValue, match="half_life='x'"):
+        await everyturn_db.memory.recall("episodic", "car", half_life="x")  # type: ignore[arg-type]
+    for items in (None, "text", {"text": "one"}):
+        with pytest.raises(et.InvalidValue, match="items must be a list"):
+            await everyturn_db.memory.remember_many("semantic", items)  # type: ignore[arg-type]

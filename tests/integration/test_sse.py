@@ -123,7 +123,7 @@ async def test_frames(everyturn_db: et.Database) -> None:
     assert rest == ['id: 2\ndata: {"type":"final"}\n\n']
 
 
-@pytest.mark.parametrize("last", ["", "nonsense", "-5", None, 0, "0"])
+@pytest.mark.parametrize("last", ["", "nonsense", "-5", None, 0, "0", "9" * 30])
 async def test_an_odd_last_id_begins_at_the_beginning(everyturn_db: et.Database, last: Any) -> None:
     await everyturn_db.events.append(et.EventRecord("r", "a", {"type": "final"}))
     assert [frame async for frame in et.sse(everyturn_db, "r", last)][1:] == ['id: 1\ndata: {"type":"final"}\n\n']

@@ -103,6 +103,10 @@ class Memory:
         Each item holds the arguments of `remember` for one memory. Near-duplicates are looked for only when
         `on_duplicate` is not `keep`.
         """
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise InvalidValue(
+                f"items must be a list with the arguments of remember, one dict each; got {items!r:.80}."
+            )
         return await remembering.remember_many(
             self._database, self._binding, check_kind(kind), items, on_duplicate=on_duplicate, threshold=threshold
         )
@@ -134,11 +138,15 @@ class Memory:
             raise InvalidValue(f"limit={limit!r} is not a number of memories: give a whole number from 1 up.")
         if text is not None and not isinstance(text, str):
             raise InvalidValue(f"text must be a string, not {text!r}.")
+        # Only its beginning is searched for by words: that must not be white space.
+        text = text.strip() if text is not None else None
         if as_of is not None and kind != "semantic":
             raise InvalidValue(f"as_of asks what was true; {kind} memory has no history. Use since and until.")
         if half_life is not None and kind != "episodic":
             raise InvalidValue(f"half_life weighs what happened by its age; {kind} memory does not age.")
-        if half_life is not None and (isinstance(half_life, bool) or not 0 < half_life < float("inf")):
+        if half_life is not None and (
+            isinstance(half_life, bool) or not isinstance(half_life, int | float) or not 0 < half_life < float("inf")
+        ):
             raise InvalidValue(f"half_life={half_life!r} is not a number of days above 0.")
         params = row_filters(
             scope=scope_name(scope, self._binding.scope),
