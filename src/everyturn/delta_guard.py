@@ -21,7 +21,7 @@ _DELTAS = {"text_delta": "delta", "reasoning_delta": "delta", "tool_call_delta":
 _UNFINISHED = re.compile(
     r"(?:(?:key|token|secret|passwd|password|passphrase|authorization|cookie)[\"']?\s{0,4}(?:[:=]>?\s{0,4}[\"']?"
     r"(?:(?:bearer|basic|token|bot|digest)\s{0,4})?[^\s\"']*)?|(?<![a-z])(?:bearer|basic)\s{1,4}\S*|\S*://\S*|"
-    r"(?<![a-z0-9])(?:sk|rk|gsk|gh|gl|xox|xai|xapp|pplx|tvly|lsv|nvapi|pypi|npm|hf|akia|asia|aiza|eyj|ya29|sg\.|dop|atatt|"
+    r"(?<![a-z0-9])(?:sk|rk|gsk|gh|github_|gl|xox|xai|xapp|pplx|tvly|lsv|nvapi|pypi|npm|hf|akia|asia|aiza|eyj|ya29|sg\.|dop|atatt|"
     r"hooks\.)[^\s\"'<>()]*)\Z",
     re.IGNORECASE,
 )

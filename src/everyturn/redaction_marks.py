@@ -41,6 +41,9 @@ class Marks:
         if isinstance(value, dict):
             return self._object(value, place, nested)
         if isinstance(value, list):
+            if len(value) == 2 and self._pair(*value):
+                new = self._named(value[0], value[1], (*place, segment(value[0])), nested)
+                return value if new is value[1] else [value[0], new]
             changed = [self.walk(part, (*place, index), nested) for index, part in enumerate(value)]
             return changed if any(new is not old for new, old in zip(changed, value, strict=True)) else value
         if isinstance(value, str):
@@ -74,6 +77,18 @@ class Marks:
             # The fields of a call's arguments and of its result stand at the top of a tool result too.
             return any(self.rules.at((*above, *place)) for above in ((), ("args",), ("result",)))
         return self.rules.at(place)
+
+    def _pair(self, name: Any, value: Any) -> bool:
+        """Whether two values are the name of a credential and what looks like one, as lists of headers hold them."""
+        return (
+            self.rules.known
+            and isinstance(name, str)
+            and isinstance(value, str)
+            and sensitive(name)
+            and any(map(str.isdigit, value))
+            and not sensitive(value)
+            and not self.rules.spans(value)
+        )
 
     def _header(self, value: dict[str, Any]) -> str | None:
         """The key that holds the credential in an object such as {"name": "Authorization", "value": "…"}."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -336,3 +337,22 @@ def test_a_blocking_follow(everyturn_url: str) -> None:
         blocking.events.append(note("r", 1))
         blocking.events.append(final("r"))
         assert [record.type for record in blocking.events.follow("r")] == ["text_delta", "final"]
+
+
+async def test_odd_arguments_are_refused_and_one_type_is_no_list_of_letters(everyturn_db: et.Database) -> None:
+    events = everyturn_db.events
+    for kind in ("x", "note", "text_delta"):
+        await events.append(et.EventRecord("r", "a", {"type": kind}))
+    wrong: list[Any] = [{"limit": -1}, {"limit": 1 << 70}, {"after": 1 << 70}, {"after": "3"}, {"types": [1]}]
+    for options in wrong:
+        with pytest.raises(et.InvalidValue):
+            await events.load("r", **options)
+    wrong = [{"limit": -1}, {"since": "1d"}, {"since": timedelta(days=10**6)}]
+    for options in wrong:
+        with pytest.raises(et.InvalidValue):
+            await events.runs(**options)
+    with pytest.raises(et.InvalidValue):
+        await anext(events.pages("r", size=0))
+    assert [record.type for record in await events.load("r", types="text_delta")] == ["text_delta"]
+    assert (await events.expire(timedelta(0), types="text_delta")).events == 1
+    assert [record.type for record in await events.load("r")] == ["x", "note"]

@@ -15,6 +15,7 @@ from everyturn.stream import StreamEvent
 
 TEXTS = {
     "Use sk-ant-api03-abcdefghijklmnop1234 now": ["abcdefghijklmnop1234"],
+    "Use github_pat_11ABCDEFG0123456789abcdef now": ["11ABCDEFG0", "56789abcdef"],
     "at https://me:p4ssw0rd@h.io/x then password=hunter22 ok": ["p4ssw0rd", "hunter22"],
     "Authorization: Bearer abcd1234efgh end": ["abcd1234efgh"],
     "a key\n-----BEGIN RSA PRIVATE KEY-----\nMIIabc\nxyz\n-----END RSA PRIVATE KEY-----\ndone": ["MIIabc", "xyz"],

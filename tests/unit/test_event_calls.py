@@ -58,6 +58,16 @@ def test_a_call_that_is_open_and_a_result_without_a_call() -> None:
     ]
 
 
+def test_a_result_that_names_the_calls_own_id_and_no_tool() -> None:
+    told = [
+        {"type": "tool_result", "turn": 1, "toolCallId": own, "output": own, "callId": f"call_{own}"} for own in "ba"
+    ]
+    assert pairs(call(1, "f", {}, "call_a", "a"), call(1, "f", {}, "call_b", "b"), *told) == [
+        (1, "f", {}, "a"),
+        (1, "f", {}, "b"),
+    ]
+
+
 def test_every_result_of_the_other_program_finds_its_call() -> None:
     runs: dict[str, list[EventRecord]] = defaultdict(list)
     for line in FIXTURE.read_text(encoding="utf-8").rstrip("\n").split("\n"):

@@ -23,6 +23,14 @@ async def test_the_store_in_memory_conforms() -> None:
     assert (await store.load("r"))[0].event["bytes"] == b"\x00"
     with pytest.raises(et.InvalidValue):
         await store.append(et.EventRecord("", "a", {}))
+    with pytest.raises(et.InvalidValue, match="tool_name 5"):
+        await store.append(et.EventRecord("r", "a", {}, tool_name=5))  # type: ignore[arg-type]
+    with pytest.raises(et.InvalidValue):
+        await store.load("")
+    await store.append(et.EventRecord("nul\x00", "a", {}))
+    assert len(await store.load("nul\x00")) == 1
+    await store.clear("nul\x00")
+    assert await store.load("nul\x00") == []
 
 
 class Drops(et.MemoryEventStore):

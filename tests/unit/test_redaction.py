@@ -58,6 +58,7 @@ def test_known_credentials_are_masked_wherever_they_stand(name: str) -> None:
     [
         ({"Authorization": "Bearer abc"}, {"Authorization": MASK}),
         ({"headers": [["authorization", "Bearer abcd1234efgh"]]}, {"headers": [["authorization", f"Bearer {MASK}"]]}),
+        ({"headers": [["X-Api-Key", "abcd-1234-efgh"]]}, {"headers": [["X-Api-Key", MASK]]}),
         ({"name": "X-Api-Key", "value": "abcdef"}, {"name": "X-Api-Key", "value": MASK}),
         ({"OPENAI_API_KEY": "abc", "db_password": "x"}, {"OPENAI_API_KEY": MASK, "db_password": MASK}),
         ({"accessToken": "abc", "clientSecret": ["s1", "s2"]}, {"accessToken": MASK, "clientSecret": [MASK, MASK]}),

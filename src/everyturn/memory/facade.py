@@ -138,8 +138,8 @@ class Memory:
             raise InvalidValue(f"limit={limit!r} is not a number of memories: give a whole number from 1 up.")
         if text is not None and not isinstance(text, str):
             raise InvalidValue(f"text must be a string, not {text!r}.")
-        # Only its beginning is searched for by words: that must not be white space.
-        text = text.strip() if text is not None else None
+        # Only its beginning is searched for by words: that must not be white space. A key is exact.
+        text = text if text is None or kind == "procedural" else text.strip()
         if as_of is not None and kind != "semantic":
             raise InvalidValue(f"as_of asks what was true; {kind} memory has no history. Use since and until.")
         if half_life is not None and kind != "episodic":
