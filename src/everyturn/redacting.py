@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from .errors import RunNotFound
@@ -37,6 +37,19 @@ class Redacted:
     @property
     def rows(self) -> int:
         return sum(getattr(self, part.name) for part in fields(self) if part.name != "masked")
+
+
+class Rules(Protocol):
+    """What is to be masked, and by what."""
+
+    mask: str
+    masked: int
+
+    def text(self, text: str, /) -> str:
+        """The JSON text of a value, masked; the same object where nothing is."""
+
+    def spans(self, text: str, /) -> list[tuple[int, int, str]]:
+        """Where a piece of text is to be masked, in order and without overlap."""
 
 
 async def redact_run(
@@ -96,7 +109,7 @@ class _Stored:
         """The rows that change, as they will be."""
         return {
             "turns": [_turn(row) for row in _changed(rules, self.turns, ("payload",))],
-            "events": _events(rules, self.events),
+            "events": masked_events(rules, self.events),
             "cases": _changed(rules, self.cases, ("prompt", "context", "reference")),
             "verdicts": _changed(rules, self.verdicts, ("rationale", "payload")),
             "results": _changed(rules, self.results, ("output", "error", "judge_reason", "scores", "drift")),
@@ -142,7 +155,7 @@ def _changed(rules: Redaction, rows: Sequence[dict[str, Any]], names: Sequence[s
     return made
 
 
-def _masked(rules: Redaction, value: Any) -> Any:
+def _masked(rules: Rules, value: Any) -> Any:
     if value is None:
         return None
     text = json.dumps(value, ensure_ascii=False)
@@ -167,8 +180,8 @@ def _of_memory(payload: Any) -> bool:
     )
 
 
-def _events(rules: Redaction, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events with their secrets masked, also where one is cut between deltas."""
+def masked_events(rules: Rules, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events that change, with their secrets masked, also where one is cut between deltas."""
     new = {row["id"]: _masked(rules, row["event"]) for row in rows}
     for pieces in _runs_of_deltas(rows):
         _mask_pieces(rules, pieces, new)
@@ -192,7 +205,7 @@ def _runs_of_deltas(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, tupl
     return [pieces for pieces in channels.values() if len(pieces) > 1]
 
 
-def _mask_pieces(rules: Redaction, pieces: Sequence[tuple[int, tuple[str, ...], str]], new: dict[int, Any]) -> None:
+def _mask_pieces(rules: Rules, pieces: Sequence[tuple[int, tuple[str, ...], str]], new: dict[int, Any]) -> None:
     whole = "".join(text for _, _, text in pieces)
     if pieces[0][1][-1] == "argumentsDelta" and whole[:1] in "{[":
         masked = _masked(rules, whole)
@@ -200,12 +213,12 @@ def _mask_pieces(rules: Redaction, pieces: Sequence[tuple[int, tuple[str, ...], 
     else:
         spans = rules.spans(whole)
         rules.masked += len(spans)
-        shares = _shares(whole, spans, [len(text) for _, _, text in pieces]) if spans else []
+        shares = _shares(whole, spans, [len(text) for _, _, text in pieces], rules.mask) if spans else []
     for (id, path, _), share in zip(pieces, shares, strict=False):
         new[id] = _with(new[id], path, share)
 
 
-def _shares(whole: str, spans: Sequence[tuple[int, int, str]], lengths: Sequence[int]) -> list[str]:
+def _shares(whole: str, spans: Sequence[tuple[int, int, str]], lengths: Sequence[int], mask: str) -> list[str]:
     """Each piece as it is left: the mask stands in the piece that a secret begins in."""
     made, start = [], 0
     for length in lengths:
@@ -215,7 +228,7 @@ def _shares(whole: str, spans: Sequence[tuple[int, int, str]], lengths: Sequence
         part = whole[start:end]
         for at in reversed(range(len(cut))):
             a, b, rule = cut[at]
-            part = part[:a] + part[b:] if at in begun else replaced(part, [(a, b, rule)])
+            part = part[:a] + part[b:] if at in begun else replaced(part, [(a, b, rule)], mask)
         made.append(part)
         start = end
     return made

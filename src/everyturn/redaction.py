@@ -45,6 +45,8 @@ class Redaction:
     argument comes again in the message of an exception.
     """
 
+    mask = MASK
+
     def __init__(
         self,
         *,

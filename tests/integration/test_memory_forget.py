@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -218,6 +219,104 @@ async def test_erasure_reaches_memories_that_quote_it(db: et.Database) -> None:
     [hit] = await memory.recall("episodic", subjects=["bob"])
     assert (hit.id, hit.text, hit.embedded_by) == (quoting.id, "wrote down: [forgotten]", None)
     assert [(one.removed, one.written) for one in await memory.rebuild()] == [(0, 0)] * 3
+
+
+@pytest.mark.parametrize("text", ["semantic", "memory.remember", "episodic", "default", "tool_result", "e", "1", "m"])
+async def test_erasure_leaves_what_turns_are(db: et.Database, text: str) -> None:
+    memory = db.memory
+    conversation = uuid4()
+    for number in range(2):
+        await memory.remember("semantic", text=f"fact {number} in me", subjects=["kept"], attributes={"semantic": 1})
+        await memory.remember("episodic", text=f"event {number}", subjects=["kept"])
+        await memory.remember("procedural", cache_key=f"key {number}", value={"semantic": number, "m": "n"})
+    await db.turns.append(conversation, "default", "tool_call", {"toolName": text, "toolCallId": text, "args": {}})
+    before = await tables(db)
+    for kind in ("semantic", "episodic"):
+        await memory.remember(kind, text=text, subjects=["gone"])
+        await memory.forget(kind, subjects=["gone"], from_log=True)
+        assert await tables(db) == before
+        assert [(one.removed, one.written) for one in await memory.rebuild()] == [(0, 0)] * 3
+    [turn] = await db.turns.load(conversation)
+    assert (turn.payload["toolName"], turn.payload["toolCallId"]) == (text, text)
+
+
+async def test_erasure_leaves_the_memories_of_another_scope(db: et.Database) -> None:
+    text = "lives at 12 Elm Street"
+    for scope in ("ann", "bob"):
+        await db.memory.remember("semantic", text=text, scope=scope)
+    before = await db.fetch("SELECT * FROM agent_semantic WHERE scope = 'bob'")
+    gone = await db.memory.forget("semantic", scope="ann", from_log=True)
+    assert (gone.count, gone.redacted_turns) == (1, 1)
+    assert await db.fetch("SELECT * FROM agent_semantic") == before
+    assert [(one.removed, one.written) for one in await db.memory.rebuild()] == [(0, 0)] * 3
+    await db.memory.forget("semantic", subjects=["nothing"], scope=ALL, from_log=True)
+    await db.memory.forget("semantic", ids=[before[0]["id"]], scope=ALL, from_log=True)
+    assert not await db.fetch("SELECT 1 FROM agent_turns WHERE payload::text LIKE '%Elm%'")
+
+
+async def test_erasure_leaves_a_row_that_has_no_turn(db: et.Database) -> None:
+    await db.execute("INSERT INTO agent_semantic (text) VALUES ('written by hand')")
+    for subject in ("ann", "bob"):
+        await db.memory.remember("semantic", text="lives at 12 Elm Street", subjects=[subject])
+    await db.memory.forget("semantic", subjects=["ann"], from_log=True)
+    assert {hit.text for hit in await db.memory.recall("semantic")} == {"written by hand", "[forgotten]"}
+
+
+async def test_erased_keys_stay_apart(db: et.Database) -> None:
+    for who in ("ann@example.com", "bob@example.com"):
+        await db.memory.remember("semantic", text=who, subjects=["gone"])
+        await db.memory.remember("procedural", cache_key=who, value={who: 1, f"{who}!": 2})
+    await db.memory.forget("semantic", subjects=["gone"], from_log=True)
+    assert len(await db.memory.recall("procedural")) == 2
+    assert not await db.fetch("SELECT 1 FROM agent_turns WHERE payload::text LIKE '%example%'")
+    assert not await db.fetch("SELECT 1 FROM agent_procedural p WHERE p::text LIKE '%example%'")
+    assert [(one.removed, one.written) for one in await db.memory.rebuild()] == [(0, 0)] * 3
+
+
+async def test_erasure_reaches_the_streams_of_runs(db: et.Database) -> None:
+    secret = 'Ann "Annie" Müller,\nborn 1 May'
+
+    @et.tool
+    async def note(text: str, ctx: et.Context) -> dict[str, str]:
+        """Remember a text."""
+        await ctx.memory.remember("semantic", text=text, subjects=["ann"])
+        await ctx.memory.remember("procedural", cache_key="k", value={"phone": "555-0199-22"}, subjects=["ann"])
+        return {"noted": text, "phone": "555-0199-22"}
+
+    calls = 0
+
+    async def model(request: et.ModelRequest) -> AsyncIterator[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            args = json.dumps({"text": secret})
+            for start in range(0, len(args), 5):
+                yield et.ToolCallDelta("c1", "note", args[start : start + 5])
+            yield et.ModelTurn(tool_calls=[et.ToolCall("c1", "note", {"text": secret})])
+        else:
+            said = f"I noted {secret}: 555-0199-22."
+            for start in range(0, len(said), 3):
+                yield et.TextDelta(said[start : start + 3])
+            yield et.ModelTurn(text=said)
+
+    agent = et.Agent(db, "a", tools=[note], model=model)
+    result = await agent.run(f"note that {secret}")
+    assert secret in result.output
+    shape = "SELECT id, event ->> 'type' AS type, event ->> 'toolCallId' AS call FROM agent_events ORDER BY id"
+    before = await db.fetch(shape)
+    for kind in ("semantic", "procedural"):
+        await db.memory.forget(kind, subjects=["ann"], from_log=True, scope=ALL)
+    events = await db.fetch("SELECT event FROM agent_events ORDER BY id")
+    said = "".join(row["event"].get("delta", "") for row in events)
+    assert said == "I noted [forgotten]: [forgotten]."
+    everything = json.dumps([events, await db.fetch("SELECT payload FROM agent_turns")], ensure_ascii=False)
+    for part in ("Müller", "Annie", "1 May", "0199"):
+        assert part not in everything, part
+        assert json.dumps(part)[1:-1] not in everything
+    arguments = "".join(row["event"].get("argumentsDelta", "") for row in events)
+    assert json.loads(arguments) == {"text": "[forgotten]"}
+    assert await db.fetch(shape) == before
+    assert (await agent.resume(result.conversation)).output == "I noted [forgotten]: [forgotten]."
 
 
 async def test_retention_keeps_what_memory_is_made_of(db: et.Database) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from uuid import UUID
 from everyturn.errors import InvalidValue
 from everyturn.ids import uuid7
 
-from .rebuilding import rebuild
+from .erasing import erase
 from .values import Forgotten, Kind
 from .writing import Binding, once
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
 _BATCH = 2000
 _ERASING_BATCH = 100
-_DISTINCTIVE = 8
-"""A text of fewer characters is looked for only in the conversations it was remembered in."""
-_MASK = "[forgotten]"
 
 
 def older(since: datetime | None, until: datetime | None, older_than: Any) -> datetime | None:
@@ -54,7 +50,7 @@ async def forget(
         async with database.transaction() if from_log else contextlib.nullcontext():
             rows = await _batch(database, binding, kind, filters, after, size)
             if from_log and rows:
-                redacted += await _erase(database, rows)
+                redacted += await erase(database, rows, filters.get("scope"))
         gone += [row["id"] for row in rows]
         if progress is not None and rows:
             progress(len(gone))
@@ -65,7 +61,8 @@ async def forget(
         # Those that were forgotten before, and whose text the log still holds.
         earlier = [id for id in filters["ids"] if id not in set(gone)]
         async with database.transaction():
-            redacted += await _erase(database, await _told(database, earlier, filters.get("scope")))
+            told = await _told(database, earlier, filters.get("scope"))
+            redacted += await erase(database, told, filters.get("scope"))
     return Forgotten(len(gone), gone, redacted)
 
 
@@ -95,40 +92,10 @@ async def _batch(
 
 async def _told(database: Database, ids: list[UUID], scope: str | None) -> list[dict[str, Any]]:
     return await database.fetch(
-        "SELECT (payload ->> 'id')::uuid AS id, coalesce(payload ->> 'text', payload ->> 'value') AS content"
+        "SELECT (payload ->> 'id')::uuid AS id, coalesce(payload -> 'text', payload -> 'value') AS content"
         "  FROM agent_turns"
         " WHERE payload ->> 'toolName' IN ('memory.remember', 'memory.supersede')"
         "   AND payload ->> 'id' = ANY (%(ids)s)"
         "   AND (%(scope)s::text IS NULL OR payload ->> 'scope' = %(scope)s)",
         {"ids": [str(id) for id in ids], "scope": scope},
     )
-
-
-async def _erase(database: Database, rows: list[dict[str, Any]]) -> int:
-    """Take the content of these memories out of the log: from their own turns, and from turns that quote it."""
-    ids = [str(row["id"]) for row in rows]
-    own = await database.fetch(
-        "SELECT id, conversation, coalesce(payload ->> 'text', payload ->> 'value') AS content FROM agent_turns"
-        " WHERE payload ->> 'toolName' IN ('memory.remember', 'memory.supersede') AND payload ->> 'id' = ANY (%s)",
-        (ids,),
-    )
-    texts = {row["content"] for row in [*rows, *own] if row["content"] and row["content"].strip()}
-    quotes = sorted(texts, key=len, reverse=True)
-    [found] = await database.query(
-        "memory_erase",
-        own=[row["id"] for row in own],
-        conversations=list({row["conversation"] for row in own}),
-        quotes=quotes,
-        escaped=[_as_in_jsonb(quote) for quote in quotes],
-        distinctive=_DISTINCTIVE,
-        mask=_MASK,
-    )
-    if found["memories"]:
-        # Other memories quote the text: their rows follow the log.
-        await rebuild(database, agent=None, scope=None, progress=None)
-    return int(found["turns"])
-
-
-def _as_in_jsonb(text: str) -> str:
-    """A text as jsonb prints it inside its quotation marks."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]

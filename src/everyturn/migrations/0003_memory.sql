@@ -312,8 +312,10 @@ COMMENT ON FUNCTION everyturn_memory_needs(uuid, bigint, jsonb) IS
     'Whether retention must keep this turn, because memory could not be made again without it';
 
 
--- 4. Erasure: texts are taken out of turns, literally, wherever they are quoted; the vectors made of them are dropped.
+-- 4. Erasure: texts are taken out of what turns say, literally, wherever they are quoted; the vectors made of them are
+--    dropped. What a turn is (its kind, ids, names and times) stays, whatever the texts are.
 
+-- A text of fewer than 8 characters counts where it stands as a word of its own.
 CREATE FUNCTION everyturn_without(value jsonb, quotes text[], mask text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
@@ -325,19 +327,65 @@ BEGIN
         WHEN 'string' THEN
             said := value #>> '{}';
             FOREACH quote IN ARRAY quotes LOOP
-                said := replace(said, quote, mask);
+                IF strpos(said, quote) = 0 THEN
+                    CONTINUE;
+                ELSIF length(quote) >= 8 THEN
+                    said := replace(said, quote, mask);
+                ELSE
+                    said := regexp_replace(
+                        said,
+                        '(?<![A-Za-z0-9_])' || regexp_replace(quote, '([^[:alnum:][:space:]])', '\\\1', 'g')
+                            || '(?![A-Za-z0-9_])',
+                        mask, 'g');
+                END IF;
             END LOOP;
             RETURN to_jsonb(said);
         WHEN 'array' THEN
             RETURN (SELECT coalesce(jsonb_agg(everyturn_without(e, quotes, mask) ORDER BY n), '[]')
                       FROM jsonb_array_elements(value) WITH ORDINALITY AS a (e, n));
         WHEN 'object' THEN
-            RETURN (SELECT coalesce(jsonb_object_agg(k, everyturn_without(v, quotes, mask)), '{}')
-                      FROM jsonb_each(value) AS o (k, v));
+            -- A key is a name, and stays, unless it is none that a program would give.
+            RETURN (SELECT coalesce(
+                               jsonb_object_agg(
+                                   CASE WHEN k ~ '^\w+$' OR without = k THEN k ELSE without || ' ' || n END,
+                                   everyturn_without(v, quotes, mask)),
+                               '{}')
+                      FROM jsonb_each(value) WITH ORDINALITY AS o (k, v, n),
+                           LATERAL (SELECT everyturn_without(to_jsonb(k), quotes, mask) #>> '{}') AS named (without));
         ELSE
             RETURN value;
     END CASE;
 END
+$$;
+
+CREATE FUNCTION everyturn_payload_without(payload jsonb, quotes text[], mask text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT coalesce(jsonb_object_agg(
+               k,
+               CASE
+                   WHEN payload ->> 'toolName' LIKE 'memory.%' AND NOT payload ? 'toolCallId' THEN
+                       CASE
+                           WHEN k IN ('text', 'attributes', 'subjects', 'value') THEN everyturn_without(v, quotes, mask)
+                           -- A key is unique in its scope, masked or not.
+                           WHEN k = 'cacheKey' AND everyturn_without(v, quotes, mask) <> v
+                           THEN to_jsonb(mask || ' ' || (payload ->> 'id'))
+                           ELSE v
+                       END
+                   WHEN k IN ('toolName', 'toolCallId', 'implHash', 'runId', 'resumes', 'promptRev', 'model',
+                              'finishReason', 'type', 'stage', 'usage') THEN v
+                   WHEN k = 'toolCalls' AND jsonb_typeof(v) = 'array' THEN
+                       (SELECT coalesce(jsonb_agg(
+                                   CASE WHEN call ? 'args'
+                                        THEN call || jsonb_build_object(
+                                                         'args', everyturn_without(call -> 'args', quotes, mask))
+                                        ELSE call
+                                   END
+                                   ORDER BY n), '[]')
+                          FROM jsonb_array_elements(v) WITH ORDINALITY AS c (call, n))
+                   ELSE everyturn_without(v, quotes, mask)
+               END), '{}')
+      FROM jsonb_each(payload) AS p (k, v)
 $$;
 
 CREATE FUNCTION everyturn_redact(turn_ids uuid[], quotes text[], mask text) RETURNS bigint
@@ -348,9 +396,10 @@ DECLARE
 BEGIN
     UPDATE agent_turns t
        SET payload = CASE
-               WHEN quotes IS NOT NULL THEN everyturn_without(t.payload, quotes, mask)
+               WHEN quotes IS NOT NULL THEN everyturn_payload_without(t.payload, quotes, mask)
                ELSE t.payload || coalesce(
-                   (SELECT jsonb_object_agg(k, mask)
+                   (SELECT jsonb_object_agg(k, CASE k WHEN 'subjects' THEN jsonb_build_array(mask)
+                                                      ELSE to_jsonb(mask) END)
                       FROM unnest(ARRAY['text', 'attributes', 'subjects', 'value', 'cacheKey']) AS k
                      WHERE t.payload ? k), '{}')
            END,
@@ -363,4 +412,4 @@ END
 $$;
 
 COMMENT ON FUNCTION everyturn_redact(uuid[], text[], text) IS
-    'Takes these texts, literally, out of all strings of these turns; NULL: what the turn of a memory remembers.';
+    'Takes these texts, literally, out of what these turns say; NULL: what the turn of a memory remembers.';
