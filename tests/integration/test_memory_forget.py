@@ -62,6 +62,23 @@ async def test_the_tables_are_made_again_from_the_log(db: et.Database) -> None:
     assert await tables(db) == before
 
 
+async def test_rebuilding_tells_how_far_it_has_come(db: et.Database) -> None:
+    await db.memory.remember_many("procedural", [{"cache_key": f"k{n}", "value": n} for n in range(2500)])
+    await db.execute("DELETE FROM agent_procedural")
+    told: list[tuple[str, int]] = []
+    await db.memory.rebuild(progress=lambda table: told.append((table.kind, table.written)))
+    assert [written for kind, written in told if kind == "procedural"] == [0, 1000, 2000, 2500]
+
+    def refuse(table: Any) -> None:
+        if table.written == 1000:
+            raise RuntimeError("stop")
+
+    await db.execute("DELETE FROM agent_procedural")
+    with pytest.raises(RuntimeError, match="stop"):
+        await db.memory.rebuild(progress=refuse)
+    assert not await db.fetch("SELECT 1 FROM agent_procedural"), "all or nothing"
+
+
 async def test_rebuilding_mends_what_was_changed_by_hand(db: et.Database) -> None:
     await fill(db)
     before = await tables(db)

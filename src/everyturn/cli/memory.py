@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import AsyncGenerator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -46,9 +46,6 @@ from everyturn.cli.output import Output, Row
 from everyturn.cli.paging import DEFAULT_LIMIT, pages
 from everyturn.cli.times import parse_time
 from everyturn.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from everyturn.memory import Rebuilt
 
 app = noun("Memory: what happened, what is true, how things are done.")
 
@@ -267,16 +264,16 @@ async def rebuild(
     json: JsonOption = False,
 ) -> None:
     """Make the memory tables again from the log alone, without embedding. Rows that agree with it are left alone."""
-
-    def told(done: Rebuilt) -> None:
-        if not json:
-            session.out.line(f"{done.kind}\t{done.removed} removed\t{done.written} written")
-
     async with session.database(embedder=False) as db:
-        with session.out.working("Rebuilding"):
-            tables = await db.memory.rebuild(agent=agent, scope=scope, progress=told)
+        with session.out.counting("Rebuilding") as progress:
+            tables = await db.memory.rebuild(
+                agent=agent, scope=scope, progress=lambda table: progress(f"{table.kind}: {table.written}")
+            )
     if json:
         session.out.json([{"kind": one.kind, "removed": one.removed, "written": one.written} for one in tables])
+        return
+    for one in tables:
+        session.out.line(f"{one.kind}\t{one.removed} removed\t{one.written} written")
 
 
 def _scope(scope: str | None, all_scopes: bool) -> Any:

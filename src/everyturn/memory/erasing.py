@@ -19,8 +19,10 @@ _BATCH = 500
 
 _SAID_UNDER = frozenset(("args", "arguments", "result"))
 _NAMES = frozenset(
-    "type role id callId name toolName toolCallId internalCallId runId agentId agentName conversation promptRev "
-    "defaultModel argumentsMode".split()
+    (
+        *("type", "role", "id", "callId", "name", "toolName", "toolCallId", "internalCallId", "runId", "conversation"),
+        *("agentId", "agentName", "promptRev", "defaultModel", "argumentsMode"),
+    )
 )
 """What tells events apart, and is nothing that anybody said."""
 

@@ -282,7 +282,7 @@ class Memory:
         """Make the three tables again from the log alone; None is every agent, every scope.
 
         One transaction, no embedding. Rows that are as the log tells them are left alone: the result says, for each
-        table, how many were not, and how many were missing.
+        table, how many were not, and how many were missing; `progress` is told the same as it comes about.
         """
         return await rebuilding.rebuild(
             self._database,

@@ -286,6 +286,17 @@ AS $$
 $$;
 
 
+-- Tells the client how many rows of a table have been written so far, while the statement still runs.
+CREATE FUNCTION everyturn_rebuilding(memory_kind text, place bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF place % 1000 = 0 THEN
+        RAISE INFO 'everyturn rebuilding % %', memory_kind, place;
+    END IF;
+    RETURN true;
+END
+$$;
+
 -- Whether a turn must outlive retention, because memory could not be made again without it: it holds a memory that
 -- still exists, it closed a fact that still exists, or it records that a memory went whose turns are still there.
 CREATE FUNCTION everyturn_memory_needs(turn_id uuid, turn_seq bigint, turn_payload jsonb) RETURNS boolean
