@@ -324,6 +324,12 @@ async def test_filters_and_limits_are_filled() -> None:
                 assert len(await other.memory.recall("semantic", "anything", limit=500)) == 500
 
 
+async def test_a_limit_may_be_as_large_as_one_likes(db: et.Database) -> None:
+    await db.memory.remember("semantic", text="a fact")
+    assert len(await db.memory.recall("semantic", "fact", limit=10**30)) == 1
+    assert len(await db.memory.recall("semantic", limit=10**30)) == 1
+
+
 async def test_scopes_and_agents_are_kept_apart(everyturn_db: et.Database) -> None:
     """field case 145: one scope never sees or forgets another's."""
     memory = everyturn_db.memory

@@ -26,6 +26,7 @@ _QUESTION = 2000
 """Characters of a question whose words are looked for; its vector is made of all of it."""
 _CANDIDATES = 50
 _RECENT_CANDIDATES = 200
+_MOST = 2**63 - 1
 
 OnDuplicate = Literal["keep", "skip", "supersede"]
 
@@ -156,7 +157,7 @@ class Memory:
             since=since,
             until=until,
             procedural=kind == "procedural",
-        ) | {"row_limit": limit}
+        ) | {"row_limit": min(limit, _MOST)}
         question = jsonable.clean_text(text) if text is not None else None
         if question is not None and not question.strip():
             return []
@@ -177,7 +178,7 @@ class Memory:
             "text": question[:_QUESTION] if question is not None else None,
             "vector": await vectors.question(question) if question else None,
             "embedded_by": vectors.embedded_by,
-            "candidates": max(limit, _CANDIDATES if half_life is None else _RECENT_CANDIDATES),
+            "candidates": max(min(limit, _MOST), _CANDIDATES if half_life is None else _RECENT_CANDIDATES),
         }
 
     async def supersede(

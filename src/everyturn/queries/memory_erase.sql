@@ -8,15 +8,16 @@
 -- mask           what stands in their place
 
 WITH read AS NOT MATERIALIZED (
-    SELECT t.id, t.conversation, t.payload,
+    SELECT t.id, t.conversation, t.payload, said.said,
            coalesce(t.payload ->> 'toolName' LIKE 'memory.%' AND NOT t.payload ? 'toolCallId', false) AS is_memory
-      FROM agent_turns t
+      FROM agent_turns t,
+           LATERAL (SELECT t.payload::text AS said OFFSET 0) AS said  -- printed once, however many texts there are
      WHERE NOT t.id = ANY (:'own'::uuid[])
 ),
 quoting AS MATERIALIZED (
     SELECT r.id, r.payload ->> 'runId' AS run, r.is_memory
       FROM read r
-     WHERE EXISTS (SELECT FROM unnest(:'escaped'::text[]) AS q (quote) WHERE strpos(r.payload::text, q.quote) > 0)
+     WHERE EXISTS (SELECT FROM unnest(:'escaped'::text[]) AS q (quote) WHERE strpos(r.said, q.quote) > 0)
        AND (NOT r.is_memory OR :'scope'::text IS NULL OR r.payload ->> 'scope' = :'scope'::text)
        AND everyturn_payload_without(r.payload, :'quotes'::text[], :'mask'::text) <> r.payload
 ),
@@ -25,7 +26,7 @@ beside AS MATERIALIZED (
       FROM read r
      WHERE r.conversation = ANY (:'conversations'::uuid[])
        AND NOT r.is_memory
-       AND EXISTS (SELECT FROM unnest(:'near_escaped'::text[]) AS q (quote) WHERE strpos(r.payload::text, q.quote) > 0)
+       AND EXISTS (SELECT FROM unnest(:'near_escaped'::text[]) AS q (quote) WHERE strpos(r.said, q.quote) > 0)
        AND everyturn_payload_without(r.payload, :'near'::text[], :'mask'::text) <> r.payload
 ),
 own AS MATERIALIZED (

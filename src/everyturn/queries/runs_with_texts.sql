@@ -3,6 +3,7 @@
 -- texts   as jsonb prints them
 
 SELECT DISTINCT e.run_id
-  FROM agent_events e
+  FROM agent_events e,
+       LATERAL (SELECT e.event::text AS said OFFSET 0) AS said  -- printed once, however many texts there are
  WHERE e.run_id = ANY (:'runs'::text[])
-    OR EXISTS (SELECT FROM unnest(:'texts'::text[]) AS q (text) WHERE strpos(e.event::text, q.text) > 0);
+    OR EXISTS (SELECT FROM unnest(:'texts'::text[]) AS q (text) WHERE strpos(said.said, q.text) > 0);
