@@ -70,7 +70,7 @@ class CarefulWriter:
                     raise translate(error) from error
 
     async def _newest_event(self, conn: Connection) -> int:
-        cursor = await conn.execute("SELECT max(id) AS newest FROM agent_events", prepare=False)
+        cursor = await conn.execute(sqlfiles.query("newest_event"), prepare=False)
         row = await cursor.fetchone()
         return (row["newest"] or 0) if row is not None else 0
 
@@ -83,9 +83,7 @@ class CarefulWriter:
         turns = [turn.id for unit in batch for turn in unit.turns]
         stored: dict[UUID, Appended] = {}
         if turns:
-            cursor = await conn.execute(
-                "SELECT id, seq, created_at FROM agent_turns WHERE id = ANY(%s)", (turns,), prepare=False
-            )
+            cursor = await conn.execute(sqlfiles.query("turns_stored"), {"ids": turns}, prepare=False)
             stored = {row["id"]: Appended(row["seq"], row["created_at"]) for row in await cursor.fetchall()}
             if len(stored) < len(turns):
                 return False

@@ -34,10 +34,7 @@ def source(name: str) -> str:
 @cache
 def query(name: str) -> LiteralString:
     """The text of the query as psycopg takes it."""
-    text = source(name)
-    if "%(" not in text:
-        text = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
-    return text  # a file of the package, not of a user
+    return _PARAMETER.sub(r"%(\1)s", source(name).replace("%", "%%"))  # a file of the package, not of a user
 
 
 @cache

@@ -192,11 +192,7 @@ async def coverage(
             await session.out.listing(columns, _page(rows), limit=None, json=json)
             return 0
         rows = await db.datasets.uncovered(dataset, against, agent=agent, below=below, limit=limit)
-        seen = await db.fetch(
-            "SELECT count(*) AS turns FROM agent_turns"
-            " WHERE kind = 'user' AND embedding IS NOT NULL AND created_at >= %s",
-            (against,),
-        )
+        seen = await db.query("prompts_embedded_since", since=against)
     await session.out.listing(UNCOVERED, _page(rows), limit=None, json=json, empty="Every prompt has a case near it.")
     if not seen[0]["turns"]:
         session.out.warn(

@@ -105,9 +105,7 @@ class _Importer:
         rows = await self._db.query("content_hashes", records=json.dumps([record for _, record in batch]))
         known = set()
         if self._skip:
-            found = await self._db.fetch(
-                "SELECT content_hash FROM eval_case WHERE content_hash = ANY (%s)", ([row["hash"] for row in rows],)
-            )
+            found = await self._db.query("hashes_stored", hashes=[row["hash"] for row in rows])
             known = {row["content_hash"] for row in found}
         fresh = []
         for (number, record), row in zip(batch, rows, strict=True):
@@ -140,7 +138,7 @@ async def _embed(db: Database, ids: Sequence[UUID]) -> None:
         return
     for start in range(0, len(ids), _BATCH):
         part = list(ids[start : start + _BATCH])
-        rows = await db.fetch("SELECT id, prompt FROM eval_case WHERE id = ANY (%s) AND embedding IS NULL", (part,))
+        rows = await db.query("cases_without_vector", ids=part)
         vectors = await db.vectors.documents([row["prompt"] for row in rows])
         made = [
             {"id": str(row["id"]), "embedding": vector} for row, vector in zip(rows, vectors, strict=True) if vector
@@ -215,10 +213,14 @@ async def _import_bundle(db: Database, header: dict[str, Any], rows: Iterator[tu
         if not existing:
             try:
                 async with db.transaction():
-                    await db.fetch(
-                        "INSERT INTO eval_dataset (id, name, version, case_ids, notes, published_at)"
-                        " VALUES (%s, %s, %s, %s::uuid[], %s, %s)",
-                        (id, name, version, "{" + ",".join(order) + "}", notes, published_at),
+                    await db.query(
+                        "restore_dataset",
+                        id=id,
+                        name=name,
+                        version=version,
+                        case_ids="{" + ",".join(order) + "}",
+                        notes=notes,
+                        published_at=published_at,
                     )
             except psycopg.Error as error:
                 raise translate(error) from error
