@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .statistics import Z95
+
 VERDICTS_IN_ORDER = ("good", "partial", "bad")
-_Z95 = 1.959963984540054
 
 Confusion: TypeAlias = Mapping[tuple[str, str], int]
 """How many turns got this verdict from the one evaluator, and that from the other."""
@@ -40,7 +41,7 @@ def agreement(evaluator: str, against: str, pairs: Confusion) -> Agreement:
     kappa, error = cohens_kappa(pairs)
     low = high = None
     if kappa is not None and error is not None:
-        low, high = max(-1.0, kappa - _Z95 * error), min(1.0, kappa + _Z95 * error)
+        low, high = max(-1.0, kappa - Z95 * error), min(1.0, kappa + Z95 * error)
     confusion = {one: {other: pairs.get((one, other), 0) for other in VERDICTS_IN_ORDER} for one in VERDICTS_IN_ORDER}
     return Agreement(evaluator, against, turns, agreed, agreed / turns if turns else None, kappa, low, high, confusion)
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import ImplementationChanged, InvalidValue
 from .impl_hash import UNKNOWN
+from .statistics import wilson
 
 if TYPE_CHECKING:
     from .database import Database
-
-_Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +168,9 @@ def difference_interval(good: int, n: int, other_good: int, other_n: int) -> tup
     R. G. Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17
     (1998), 873–890, method 10: made of the score intervals of the two rates.
     """
-    p, (low, high) = good / n, _wilson(good / n, n)
-    q, (other_low, other_high) = other_good / other_n, _wilson(other_good / other_n, other_n)
+    p, (low, high) = good / n, wilson(good / n, n)
+    q, (other_low, other_high) = other_good / other_n, wilson(other_good / other_n, other_n)
     return (
         max(-1.0, p - q - math.hypot(p - low, other_high - q)),
         min(1.0, p - q + math.hypot(high - p, q - other_low)),
     )
-
-
-def _wilson(rate: float, n: int) -> tuple[float, float]:
-    z2 = _Z95 * _Z95
-    middle = rate + z2 / (2 * n)
-    half = _Z95 * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
-    return (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)

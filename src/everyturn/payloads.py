@@ -12,7 +12,8 @@ from .messages import ModelTurn, ToolCall
 from .values import Usage
 
 MAX_HOISTED_BYTES = 8 * 1024
-_MAX_INDEXED_BYTES = 1024
+MAX_INDEXED_BYTES = 1024
+"""Of a value under a key that an index holds: a longer one would not fit its entry."""
 _MAX_NAME = 256
 _MAX_MESSAGE = 20_000
 _OWN_KEYS = frozenset(("toolName", "toolCallId", "result", "implHash", "latencyMs", "runId"))
@@ -103,7 +104,7 @@ def hoisted(source: Any) -> dict[str, Any]:
     for key, value in source.items():
         if key in _OWN_KEYS or not isinstance(value, str | int | float):
             continue
-        limit = _MAX_INDEXED_BYTES if key == "repo" else MAX_HOISTED_BYTES
+        limit = MAX_INDEXED_BYTES if key == "repo" else MAX_HOISTED_BYTES
         if isinstance(value, str) and (len(value) > limit or len(value.encode("utf-8", "replace")) > limit):
             continue
         fields[key] = value

@@ -15,6 +15,7 @@ from .database_errors import translate
 from .errors import ConversationNotFound, InvalidValue, TurnNotFound
 from .ids import uuid7
 from .names import as_uuid, check_name
+from .payloads import MAX_INDEXED_BYTES
 from .values import KINDS, Conversation, Turn
 from .writer import TurnRow
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 # The columns of indexes: longer values would not fit a btree entry.
 _INDEXED = ("toolName", "repo")
-_MAX_INDEXED_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Turns:
             value = payload.get(key)
             # What is no string is indexed as JSON text.
             text = value if isinstance(value, str | None) else jsonable.dumps_lenient(value)
-            if text is not None and len(text) * 4 > _MAX_INDEXED_BYTES < len(text.encode(errors="replace")):
+            if text is not None and len(text) * 4 > MAX_INDEXED_BYTES < len(text.encode(errors="replace")):
                 raise InvalidValue(
-                    f"payload[{key!r}] is longer than {_MAX_INDEXED_BYTES} bytes, and it is indexed. Shorten it, or "
+                    f"payload[{key!r}] is longer than {MAX_INDEXED_BYTES} bytes, and it is indexed. Shorten it, or "
                     "store it under another key."
                 )
         return TurnRow(
@@ -129,16 +129,7 @@ class Turns:
             for row in rows:
                 cursor = await ambient.execute(
                     self._database.statement("append_turn"),
-                    {
-                        "id": row.id,
-                        "conversation": row.conversation,
-                        "agent": row.agent,
-                        "kind": row.kind,
-                        "payload": row.payload,
-                        "embedding": row.embedding,
-                        "embedded_by": row.embedded_by,
-                        "created_at": row.created_at,
-                    },
+                    row.values(),
                 )
                 new = await cursor.fetchone()
                 assert new is not None

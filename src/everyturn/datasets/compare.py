@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from everyturn.errors import InvalidValue, NotEnoughData
 
+from ..statistics import SMALLEST_DISCORDANT, majority, mcnemar, paired_bootstrap
 from .sides import Side, find, sides
-from .statistics import SMALLEST_DISCORDANT, majority, mcnemar, paired_bootstrap
 from .values import Dataset
 
 if TYPE_CHECKING:

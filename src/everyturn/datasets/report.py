@@ -11,8 +11,8 @@ from uuid import UUID
 
 from everyturn.names import as_uuid
 
+from ..statistics import majority, pass_all, wilson
 from .sides import label, sides
-from .statistics import majority, pass_all, wilson
 from .values import Dataset
 
 if TYPE_CHECKING:

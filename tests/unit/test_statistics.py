@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everyturn.datasets.statistics import binomial, majority, mcnemar, paired_bootstrap, pass_all, wilson
+from everyturn.statistics import binomial, majority, mcnemar, paired_bootstrap, pass_all, wilson
 
 
 @pytest.mark.parametrize(
